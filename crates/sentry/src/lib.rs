@@ -1,0 +1,11 @@
+//! The sentry: a Linux-compatible kernel in user space that serves one sandbox.
+//!
+//! Callers stand above callees: `syscalls` decodes and calls `task`, `mm`, `vfs`, `ipc`, `net` and `time`, which
+//! call `sync`; guest code is run by the `platform` crate, and the host's kernel is reached through `host` alone.
+#![forbid(unsafe_code)]
+
+pub mod io;
+pub mod spec;
+pub mod sync;
+
+pub use spec::BootSpec;
