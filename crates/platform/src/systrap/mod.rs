@@ -1,0 +1,451 @@
+//! The platform that works by SIGSYS: guest code runs in processes of its own (*stubs*), whose seccomp filter traps every system call.
+//!
+//! A stub ([`stub::StubSpace`]) is a guest address space; each of its guest threads ([`thread::StubThread`]) is a host thread that, when it traps,
+//! writes what happened into its area, rings the container's doorbell and waits for the answer. A helper thread in each stub executes the
+//! sentry's orders. All stubs are copies of one *zygote*, made without exec, and children of the sentry.
+
+mod area;
+mod filter;
+mod frame;
+#[path = "../../../stub/src/layout.rs"]
+#[allow(
+    dead_code,
+    missing_docs,
+    unreachable_pub,
+    reason = "shared with the stub, which uses what is unused here; documented there"
+)]
+mod layout;
+mod stub;
+mod thread;
+mod vm;
+mod zygote;
+
+/// Addresses of the stub's labels, written by the build.
+mod labels {
+    #![allow(dead_code, reason = "the build writes down every label")]
+    include!(concat!(env!("OUT_DIR"), "/labels.rs"));
+}
+
+pub use layout::USER_TOP;
+
+use std::collections::{BTreeSet, HashMap};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use abi::Errno;
+use parking_lot::Mutex;
+
+use crate::{ContextId, Counters, Platform, SharedFile, Space, SpaceId};
+use area::SharedPages;
+use layout::{AREA, board, doorbell, filters, results, shared};
+use stub::StubSpace;
+
+/// The stub's executable.
+const STUB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stub.elf"));
+
+/// How long a helper may take for a batch before its process is given up: nanoseconds.
+const HELPER_DEADLINE: u64 = 10_000_000_000;
+
+/// What a container's stubs are made of.
+pub struct Setup<'a> {
+    /// The memory file: shared guest memory.
+    pub memory: BorrowedFd<'a>,
+    /// `cgroup.procs` files that the zygote writes 0 to.
+    pub cgroups: &'a [BorrowedFd<'a>],
+    /// Whether threads may spin while they wait: not so with fewer than two processors.
+    pub spin: bool,
+}
+
+/// The platform: a container's zygote, and the pages it shares with its stubs.
+pub struct Systrap {
+    shared: Arc<Shared>,
+    zygote: Arc<StubSpace>,
+    /// The sentry's end of the socket on which the zygote takes files.
+    socket: OwnedFd,
+    host_vdso: u64,
+}
+
+/// What every stub of the container needs.
+struct Shared {
+    areas: SharedPages,
+    commands: SharedPages,
+    pages: SharedPages,
+    numbers: Mutex<Numbers>,
+    spaces: Mutex<HashMap<u64, Weak<StubSpace>>>,
+    /// Stubs that nobody refers to any more, killed and not yet reaped.
+    dying: Mutex<Vec<Dying>>,
+    spin: u32,
+    counters: AtomicCounters,
+    next_space: AtomicU64,
+}
+
+/// What is handed out: contexts, command pages, signals for forks in flight.
+struct Numbers {
+    contexts: Vec<u32>,
+    next_context: u32,
+    commands: Vec<u32>,
+    next_command: u32,
+    fork_signals: u32,
+}
+
+struct Dying {
+    pid: i32,
+    command: u32,
+    contexts: BTreeSet<u32>,
+}
+
+#[derive(Default)]
+struct AtomicCounters {
+    trapped_calls: AtomicU64,
+    patched_calls: AtomicU64,
+    signals: AtomicU64,
+    interrupts: AtomicU64,
+    batches: AtomicU64,
+    wakeups: AtomicU64,
+    worker_sleeps: AtomicU64,
+    patched_sites: AtomicU64,
+}
+
+/// How many command pages there are: one per address space.
+const COMMAND_PAGES: u32 = 8192;
+/// Signals by which new stubs make themselves known: this one and those above it.
+const FIRST_FORK_SIGNAL: i32 = 36;
+const FORK_SIGNALS: u32 = 24;
+
+/// The container's memory files, made while `/proc` can still be reached.
+pub struct Files {
+    stub: OwnedFd,
+    areas: OwnedFd,
+    commands: OwnedFd,
+    commands_read: OwnedFd,
+    pages: OwnedFd,
+    pages_read: OwnedFd,
+}
+
+impl Files {
+    /// Makes them. Needs a procfs at `/proc`.
+    pub fn create() -> Result<Files, Errno> {
+        let areas = zygote::memory_file(
+            c"areas",
+            i64::try_from(AREA * board::CONTEXTS).expect("fits"),
+        )?;
+        let commands = zygote::memory_file(c"commands", i64::from(COMMAND_PAGES) * 4096)?;
+        let pages = zygote::memory_file(c"shared", i64::try_from(shared::LEN).expect("fits"))?;
+        Ok(Files {
+            stub: zygote::executable(STUB)?,
+            commands_read: zygote::reopen_read_only(commands.as_fd())?,
+            pages_read: zygote::reopen_read_only(pages.as_fd())?,
+            areas,
+            commands,
+            pages,
+        })
+    }
+}
+
+impl Systrap {
+    /// Starts the zygote. The caller is the first process of its PID namespace, has one thread, and has blocked every signal.
+    pub fn start(files: Files, setup: &Setup<'_>) -> Result<Systrap, Errno> {
+        let areas = SharedPages::map(
+            files.areas.as_fd(),
+            usize::try_from(AREA * board::CONTEXTS).expect("fits"),
+        )?;
+        let commands = SharedPages::map(files.commands.as_fd(), COMMAND_PAGES as usize * 4096)?;
+        let pages = SharedPages::map(files.pages.as_fd(), shared::LEN)?;
+        write_filters(&pages);
+        let (ours, theirs) = socket_pair()?;
+        let pid = zygote::spawn(&zygote::Parts {
+            stub: files.stub.as_fd(),
+            commands: files.commands_read.as_fd(),
+            areas: files.areas.as_fd(),
+            memory: setup.memory,
+            socket: theirs.as_fd(),
+            shared: files.pages_read.as_fd(),
+            cgroups: setup.cgroups,
+        })?;
+        let shared = Arc::new(Shared {
+            areas,
+            commands,
+            pages,
+            numbers: Mutex::new(Numbers {
+                contexts: Vec::new(),
+                next_context: 2,
+                commands: Vec::new(),
+                next_command: 1,
+                fork_signals: 0,
+            }),
+            spaces: Mutex::new(HashMap::new()),
+            dying: Mutex::new(Vec::new()),
+            spin: if setup.spin { 4000 } else { 0 },
+            counters: AtomicCounters::default(),
+            next_space: AtomicU64::new(1),
+        });
+        let zygote = StubSpace::zygote(Arc::clone(&shared), pid)?;
+        let host_vdso = shared.areas.get64(AREA + layout::RESULTS + results::VDSO);
+        Ok(Systrap {
+            shared,
+            zygote,
+            socket: ours,
+            host_vdso,
+        })
+    }
+
+    /// Where the host's vDSO lies in every stub; 0 where the host has none.
+    pub fn host_vdso(&self) -> u64 {
+        self.host_vdso
+    }
+}
+
+/// Puts both filters where stubs find them.
+fn write_filters(pages: &SharedPages) {
+    for (program, head, code) in [
+        (filter::helper(), filters::F0, filters::F0_CODE),
+        (filter::guest(), filters::F1, filters::F1_CODE),
+    ] {
+        let base = shared::FILTERS;
+        pages.set32(
+            base + head,
+            u32::try_from(program.len()).expect("a filter has fewer than 4096 instructions"),
+        );
+        pages.set64(base + head + 8, layout::FILTERS + code);
+        for (insn, at) in program.iter().zip((base + code..).step_by(8)) {
+            let word = u32::from(insn.code) | u32::from(insn.jt) << 16 | u32::from(insn.jf) << 24;
+            pages.set32(at, word);
+            pages.set32(at + 4, insn.k);
+        }
+        let end = code + 8 * u64::try_from(program.len()).expect("small");
+        assert!(
+            end <= if head == filters::F0 {
+                filters::F1_CODE
+            } else {
+                filters::LEN
+            },
+            "filters fit in their page"
+        );
+    }
+}
+
+fn socket_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let mut fds = [0; 2];
+    // SAFETY: two numbers are written to the array.
+    let made = unsafe {
+        libc::socketpair(
+            libc::AF_UNIX,
+            libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC,
+            0,
+            fds.as_mut_ptr(),
+        )
+    };
+    if made < 0 {
+        return Err(Errno::EMFILE);
+    }
+    // SAFETY: the first of two new descriptors, owned by nobody else.
+    let ours = unsafe { OwnedFd::from_raw_fd(fds[0]) };
+    // SAFETY: the second of them.
+    let theirs = unsafe { OwnedFd::from_raw_fd(fds[1]) };
+    Ok((ours, theirs))
+}
+
+impl Platform for Systrap {
+    fn new_space(&self) -> Result<Arc<dyn Space>, Errno> {
+        let space: Arc<dyn Space> = self.zygote.clone_process()?;
+        Ok(space)
+    }
+
+    fn share_file(&self, file: &OwnedFd) -> Result<SharedFile, Errno> {
+        send_file(self.socket.as_fd(), file.as_fd())?;
+        self.zygote.receive_file().map(SharedFile)
+    }
+
+    fn unshare_file(&self, file: SharedFile) {
+        self.zygote.close_file(file.0);
+    }
+
+    fn poll(&self) -> Option<ContextId> {
+        let areas = &self.shared.areas;
+        loop {
+            let summary = areas.load64(board::SUMMARY);
+            if summary == 0 {
+                return None;
+            }
+            let word = u64::from(summary.trailing_zeros());
+            let at = board::WORDS + 8 * word;
+            let bits = areas.load64(at);
+            if bits == 0 {
+                areas.and64(board::SUMMARY, !(1 << word));
+                if areas.load64(at) != 0 {
+                    areas.or64(board::SUMMARY, 1 << word);
+                }
+                continue;
+            }
+            let bit = u64::from(bits.trailing_zeros());
+            if areas.and64(at, !(1 << bit)) & (1 << bit) == 0 {
+                continue;
+            }
+            let context = word * 64 + bit;
+            if context >= 2
+                && areas.load32(context * AREA + layout::ctx::STATE) == layout::state::POSTED
+            {
+                return Some(ContextId(u32::try_from(context).expect("below 4096")));
+            }
+        }
+    }
+
+    fn wait(&self, ready: &dyn Fn() -> bool) {
+        let posted = || self.shared.areas.load64(board::SUMMARY) != 0 || ready();
+        for _ in 0..self.shared.spin {
+            if posted() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        let pages = &self.shared.pages;
+        let word = pages.load32(shared::DOORBELL + doorbell::WORD);
+        pages.sub32(shared::DOORBELL + doorbell::AWAKE, 1);
+        if !posted() {
+            self.shared
+                .counters
+                .worker_sleeps
+                .fetch_add(1, Ordering::Relaxed);
+            pages.futex_wait(shared::DOORBELL + doorbell::WORD, word, None);
+        }
+        pages.add32(shared::DOORBELL + doorbell::AWAKE, 1);
+    }
+
+    fn join(&self) {
+        self.shared
+            .pages
+            .add32(shared::DOORBELL + doorbell::AWAKE, 1);
+    }
+
+    fn kick(&self) {
+        let pages = &self.shared.pages;
+        pages.add32(shared::DOORBELL + doorbell::WORD, 1);
+        pages.futex_wake(shared::DOORBELL + doorbell::WORD, 1);
+    }
+
+    fn reap(&self) -> Vec<SpaceId> {
+        self.shared.reap_dying();
+        let spaces: Vec<Arc<StubSpace>> = self
+            .shared
+            .spaces
+            .lock()
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect();
+        spaces
+            .into_iter()
+            .filter(|space| space.check_dead())
+            .map(|space| space.id())
+            .collect()
+    }
+
+    fn counters(&self) -> Counters {
+        let counters = &self.shared.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counters {
+            trapped_calls: get(&counters.trapped_calls),
+            patched_calls: get(&counters.patched_calls),
+            signals: get(&counters.signals),
+            interrupts: get(&counters.interrupts),
+            batches: get(&counters.batches),
+            wakeups: get(&counters.wakeups),
+            worker_sleeps: get(&counters.worker_sleeps),
+            patched_sites: get(&counters.patched_sites),
+        }
+    }
+}
+
+/// Sends a descriptor in a packet of one byte.
+fn send_file(socket: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<(), Errno> {
+    let mut byte = 0u8;
+    let mut data = libc::iovec {
+        iov_base: (&raw mut byte).cast(),
+        iov_len: 1,
+    };
+    // A control message of one descriptor: header of 16 bytes, the number, padding.
+    let mut control = [0u64; 3];
+    control[0] = 20;
+    control[1] = u64::from(libc::SOL_SOCKET as u32) | u64::from(libc::SCM_RIGHTS as u32) << 32;
+    control[2] = u64::from(file.as_raw_fd().cast_unsigned());
+    // SAFETY: all zeroes is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut data;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = 24;
+    // SAFETY: the message's parts live until the call returns.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) };
+    if sent == 1 {
+        Ok(())
+    } else {
+        Err(Errno::EMFILE)
+    }
+}
+
+impl Shared {
+    fn take_context(&self) -> Result<u32, Errno> {
+        let mut numbers = self.numbers.lock();
+        if let Some(context) = numbers.contexts.pop() {
+            return Ok(context);
+        }
+        if u64::from(numbers.next_context) >= board::CONTEXTS {
+            return Err(Errno::EAGAIN);
+        }
+        numbers.next_context += 1;
+        Ok(numbers.next_context - 1)
+    }
+
+    fn take_command(&self) -> Result<u32, Errno> {
+        let mut numbers = self.numbers.lock();
+        if let Some(command) = numbers.commands.pop() {
+            return Ok(command);
+        }
+        if numbers.next_command >= COMMAND_PAGES {
+            return Err(Errno::EAGAIN);
+        }
+        numbers.next_command += 1;
+        Ok(numbers.next_command - 1)
+    }
+
+    fn take_fork_signal(&self) -> Option<u32> {
+        let mut numbers = self.numbers.lock();
+        let free = (!numbers.fork_signals).trailing_zeros();
+        if free >= FORK_SIGNALS {
+            return None;
+        }
+        numbers.fork_signals |= 1 << free;
+        Some(free)
+    }
+
+    fn give_fork_signal(&self, slot: u32) {
+        self.numbers.lock().fork_signals &= !(1 << slot);
+    }
+
+    /// Takes over a stub that nobody refers to any more: once it is reaped, its pages can be another's.
+    fn retire(&self, pid: i32, command: u32, contexts: BTreeSet<u32>) {
+        self.dying.lock().push(Dying {
+            pid,
+            command,
+            contexts,
+        });
+        self.reap_dying();
+    }
+
+    /// Reaps those that have ended of the stubs nobody refers to.
+    fn reap_dying(&self) {
+        let mut gone = Vec::new();
+        self.dying.lock().retain_mut(|dying| {
+            let reaped = stub::reap(dying.pid);
+            if reaped {
+                gone.push((dying.command, std::mem::take(&mut dying.contexts)));
+            }
+            !reaped
+        });
+        let mut numbers = self.numbers.lock();
+        for (command, contexts) in gone {
+            numbers.commands.push(command);
+            numbers.contexts.extend(contexts);
+        }
+    }
+}
