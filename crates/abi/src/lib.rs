@@ -3,6 +3,7 @@
 //! Nothing here does anything: it names what crosses the boundary between a guest and its kernel.
 #![forbid(unsafe_code)]
 
+pub mod cap;
 mod errno;
 pub mod fs;
 pub mod nr;

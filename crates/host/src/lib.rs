@@ -1,1 +1,3 @@
-//! placeholder
+//! The only door to the host kernel.
+
+pub mod fs;

@@ -4,8 +4,12 @@
 //! call `sync`; guest code is run by the `platform` crate, and the host's kernel is reached through `host` alone.
 #![forbid(unsafe_code)]
 
+pub mod fs;
 pub mod io;
+pub mod mm;
 pub mod spec;
 pub mod sync;
+pub mod task;
+pub mod vfs;
 
 pub use spec::BootSpec;

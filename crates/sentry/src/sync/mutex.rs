@@ -61,6 +61,11 @@ impl<T: ?Sized, C: Class> Mutex<T, C> {
         }
     }
 
+    /// The value, which nobody else can have locked.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.inner.get_mut()
+    }
+
     /// Takes the lock where it is free. Allowed against the order, since it does not wait.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T, C>> {
         let inner = self.inner.try_lock()?;

@@ -1,0 +1,5 @@
+//! Host files.
+
+mod handle;
+
+pub use handle::HostFile;

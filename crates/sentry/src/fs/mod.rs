@@ -1,0 +1,3 @@
+//! File systems, a folder each, over the traits of [`crate::vfs`].
+
+pub mod host;

@@ -1,0 +1,3 @@
+//! Memory: what guests map, and what backs it.
+
+pub mod memory_file;

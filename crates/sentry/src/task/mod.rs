@@ -1,0 +1,3 @@
+//! Tasks: what runs, and on whose behalf.
+
+pub mod credentials;
