@@ -36,14 +36,14 @@ classes! {
     /// A file's position: one read or write at a time moves it. Held across the copy to or from guest memory, as Linux holds
     /// `f_pos_lock`: those who share the description wait for each other.
     FilePos,
-    /// A memory descriptor's list of areas; the one class that is held across a helper's answer.
-    MmAreas,
     /// The mount table.
     MountTable,
     /// A rename within a file system.
     RenameLock,
     /// Which interests an epoll instance has (one instance may hold another's, by depth).
     EpollInterests,
+    /// A memory descriptor's list of areas; the one class that is held across a helper's answer.
+    MmAreas,
     /// An inode's directory entries or contents, held while an entry or page changes.
     InodeOp,
     /// A directory entry's children.
