@@ -1,3 +1,4 @@
 //! The only door to the host kernel.
 
 pub mod fs;
+pub mod shared;
