@@ -1,1 +1,15 @@
-//! placeholder
+//! The only door to the host kernel: safe wrappers over its system calls, whose errors become [`abi::Errno`] here,
+//! once.
+//!
+//! Nothing here knows guests, tasks or containers. Each unsafe block makes one call or reads one value.
+
+pub mod caps;
+mod error;
+pub mod fd;
+pub mod lockdown;
+pub mod machine;
+pub mod memfd;
+pub mod mount;
+pub mod process;
+pub mod signal;
+pub mod socket;

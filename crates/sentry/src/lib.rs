@@ -4,8 +4,10 @@
 //! call `sync`; guest code is run by the `platform` crate, and the host's kernel is reached through `host` alone.
 #![forbid(unsafe_code)]
 
+pub mod boot;
 pub mod io;
 pub mod spec;
 pub mod sync;
 
+pub use boot::{CAPABILITIES, boot};
 pub use spec::BootSpec;
