@@ -6,9 +6,11 @@
 use std::convert::Infallible;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use abi::Errno;
 use abi::signal::Signal;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, WaitId, WaitIdOptions};
 
 use crate::error::{check, errno, last};
@@ -105,6 +107,15 @@ impl Child {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL);
     }
 
+    /// Waits until it is dead, at most this long; whether it is.
+    pub fn dies_within(&self, limit: Duration) -> Result<bool, Errno> {
+        let limit = Timespec::try_from(limit).map_err(|_| Errno::EINVAL)?;
+        let mut polled = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, Some(&limit)))
+            .map(|ready| ready > 0)
+            .map_err(errno)
+    }
+
     /// Waits until it is dead and reaps it.
     pub fn wait(self) -> Result<Death, Errno> {
         let status = rustix::io::retry_on_intr(|| {
@@ -192,7 +203,6 @@ pub fn trim_heap() {
 
 /// Waits until one of these is readable or hung up, without a time limit; which of them are.
 pub fn wait_readable<const N: usize>(fds: [BorrowedFd<'_>; N]) -> Result<[bool; N], Errno> {
-    use rustix::event::{PollFd, PollFlags};
     let mut polled = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, None)).map_err(errno)?;
     Ok(polled.map(|fd| !fd.revents().is_empty()))

@@ -11,6 +11,8 @@ use crate::Boot;
 
 /// The exit code for failures of Coffer's own.
 const FAILED: u8 = 125;
+/// The exit code for arguments that make no sense.
+const USAGE: u8 = 2;
 
 /// Runs programs in sandboxes, each on a kernel of its own.
 #[derive(Debug, Parser)]
@@ -28,7 +30,11 @@ pub(crate) fn run(boot: Boot) -> ExitCode {
     {
         return boot::run(boot);
     }
-    let result = match Command::parse() {
+    let command = match Command::try_parse() {
+        Ok(command) => command,
+        Err(error) => return refuse(&error),
+    };
+    let result = match command {
         Command::Do(command) => do_cmd::run(*command),
     };
     match result {
@@ -38,6 +44,24 @@ pub(crate) fn run(boot: Boot) -> ExitCode {
             ExitCode::from(FAILED)
         }
     }
+}
+
+/// Prints the help that was asked for, or in one line what is wrong with the arguments; the exit code for that.
+fn refuse(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // Nobody is left to be helped where standard output is closed.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = error.render().to_string();
+    let what: Vec<&str> = text
+        .lines()
+        .take_while(|line| !line.is_empty())
+        .map(str::trim)
+        .collect();
+    let what = what.join(" ");
+    complain(what.strip_prefix("error: ").unwrap_or(&what));
+    ExitCode::from(USAGE)
 }
 
 /// Prints one line of Coffer's own on standard error; whatever would make it more than a line is escaped.

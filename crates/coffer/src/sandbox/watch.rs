@@ -1,6 +1,7 @@
 //! The launcher's life while the sandbox runs: asleep until a signal, a word from the sentry, or its death.
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use abi::signal::{SigSet, Signal};
 use anyhow::{Context, bail};
@@ -15,6 +16,9 @@ use super::spawn::Sentry;
 const LONGEST_PACKET: usize = 4096;
 /// The longest message of the sentry's that is shown, in characters.
 const LONGEST_MESSAGE: usize = 1000;
+
+/// How long a sentry may take to die after it has closed its socket.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Signals that are never passed on: those that cannot be, the launcher's own children's, and those that tell the
 /// launcher of a fault or a write of its own.
@@ -54,6 +58,10 @@ impl Watcher {
     /// sandbox's processes are dead.
     pub(super) fn watch(&self, sentry: Sentry) -> anyhow::Result<Outcome> {
         let said = self.listen(&sentry);
+        if matches!(said, Ok(None)) {
+            // It closed its socket, as the dying do; how it died is worth a moment.
+            sentry.child.dies_within(PATIENCE)?;
+        }
         // The last word is spoken; and whatever else runs in the sandbox dies with its first process.
         sentry.child.kill();
         let death = sentry.child.wait().context("waiting for the sentry")?;
