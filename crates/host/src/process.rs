@@ -201,6 +201,32 @@ pub fn trim_heap() {
     unsafe { libc::malloc_trim(0) };
 }
 
+/// Lets go of the pages of this program's code and constants. They come back from its file as they are touched: for
+/// a process that has done most of its work and is about to wait for long.
+pub fn shed_code() {
+    unsafe extern "C" {
+        /// Where the linker put the program's first byte.
+        #[link_name = "__executable_start"]
+        static START: u8;
+        /// The end of its code, before which nothing is writable.
+        #[link_name = "etext"]
+        static END: u8;
+    }
+    let start = (&raw const START).expose_provenance();
+    let end = (&raw const END).expose_provenance() & !(rustix::param::page_size() - 1);
+    if start < end {
+        // SAFETY: constants come before code, both are mapped from the file, neither was ever written (there are no
+        // relocations there), so that what is read next is what was there. A failure changes nothing.
+        unsafe {
+            libc::madvise(
+                std::ptr::with_exposed_provenance_mut(start),
+                end - start,
+                libc::MADV_DONTNEED,
+            )
+        };
+    }
+}
+
 /// Waits until one of these is readable or hung up, without a time limit; which of them are.
 pub fn wait_readable<const N: usize>(fds: [BorrowedFd<'_>; N]) -> Result<[bool; N], Errno> {
     let mut polled = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));

@@ -73,7 +73,9 @@ pub(crate) fn run(config: Config) -> anyhow::Result<Outcome> {
     let result = Handover::prepare(config, memory, &groups)
         .and_then(|handover| spawn::sentry(handover, &groups))
         .and_then(|sentry| {
+            // From here on the launcher mostly sleeps.
             host::process::trim_heap();
+            host::process::shed_code();
             watcher.watch(sentry)
         });
     groups.remove();
