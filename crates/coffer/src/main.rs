@@ -1,2 +1,8 @@
-//! The OCI runtime.
-fn main() {}
+//! The `coffer` program.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    coffer::main(sentry::boot)
+}

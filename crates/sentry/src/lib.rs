@@ -4,12 +4,18 @@
 //! call `sync`; guest code is run by the `platform` crate, and the host's kernel is reached through `host` alone.
 #![forbid(unsafe_code)]
 
+pub mod boot;
 pub mod fs;
 pub mod io;
+pub mod ipc;
+pub mod kernel;
 pub mod mm;
 pub mod spec;
 pub mod sync;
+pub mod syscalls;
 pub mod task;
+pub mod time;
 pub mod vfs;
 
+pub use boot::{CAPABILITIES, boot};
 pub use spec::BootSpec;

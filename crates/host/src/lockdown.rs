@@ -1,0 +1,200 @@
+//! The lock on the sentry's process: which calls of the host it may make from now on (seccomp(2)), and no executable
+//! memory any more.
+//!
+//! The list is data: one row a call, with the reason for it and the arguments that it may have. Whatever has no row,
+//! or other arguments, kills the process. What cannot be told from arguments in registers (paths, structs) is held by
+//! the mounts instead: the process sees an empty root, and trees without setuid programs, devices and links.
+//!
+//! Invariant of the unsafe code: prctl with constants alone; the handler of debug builds reads the siginfo that the
+//! kernel hands it, and calls write and _exit.
+
+mod calls;
+
+use std::collections::BTreeMap;
+
+use abi::Errno;
+use abi::nr::nr;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
+
+use crate::error::{check, last};
+use calls::{CALLS, Call, Group, Test, Width};
+
+/// What kind of process is locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// A sentry that reaches its files itself, through the directories that it was handed.
+    Directfs,
+    /// A sentry whose files a gofer serves.
+    Gofer,
+}
+
+/// The list of calls for a profile.
+#[derive(Clone, Copy, Debug)]
+pub struct Filter {
+    profile: Profile,
+}
+
+impl Filter {
+    /// The profile's filter.
+    pub fn new(profile: Profile) -> Filter {
+        Filter { profile }
+    }
+
+    /// Locks all threads of this process, for good. Needs nothing but no_new_privs, which it sets.
+    ///
+    /// A forbidden call then kills the process with SIGSYS. In builds with debug assertions, which are for developers
+    /// alone, the call is named on standard error first.
+    pub fn lock(self) -> Result<(), Errno> {
+        let missing = missing_calls().map_err(|_| Errno::EINVAL)?;
+        let allowed = self.program().map_err(|_| Errno::EINVAL)?;
+        #[cfg(debug_assertions)]
+        trap::install();
+        // The order matters: the list itself forbids installing filters.
+        install(&missing)?;
+        install(&allowed)
+    }
+
+    /// The calls and why each is there, one a line: for documents and for review.
+    pub fn describe(self) -> String {
+        let mut text = String::new();
+        for call in self.calls() {
+            let name = abi::nr::name(call.number).unwrap_or("?");
+            text.push_str(&format!("{name}: {}\n", call.why));
+        }
+        text
+    }
+
+    fn calls(self) -> impl Iterator<Item = &'static Call> {
+        CALLS.iter().filter(move |call| match call.group {
+            Group::Always => true,
+            Group::Directfs => self.profile == Profile::Directfs,
+        })
+    }
+
+    fn program(self) -> Result<BpfProgram, seccompiler::BackendError> {
+        let mut rules = BTreeMap::new();
+        // Answered by the other filter; this one must not be the stricter.
+        rules.insert(i64::from(nr::clone3), Vec::new());
+        for call in self.calls() {
+            let alternatives: Vec<SeccompRule> = call
+                .allowed
+                .iter()
+                .map(|tests| SeccompRule::new(conditions(tests)?))
+                .collect::<Result<_, _>>()?;
+            rules.insert(i64::from(call.number), alternatives);
+        }
+        compile(rules, REFUSAL, SeccompAction::Allow)
+    }
+}
+
+/// What befalls a process that makes a forbidden call.
+#[cfg(not(debug_assertions))]
+const REFUSAL: SeccompAction = SeccompAction::KillProcess;
+/// What befalls a process that makes a forbidden call: a handler that names the call and exits.
+#[cfg(debug_assertions)]
+const REFUSAL: SeccompAction = SeccompAction::Trap;
+
+/// Refuses executable memory to this process and its descendants (PR_SET_MDWE). Hosts before Linux 6.3 cannot; there
+/// the filter's refusal of PROT_EXEC stands alone.
+pub fn refuse_executable_memory() -> Result<(), Errno> {
+    const PR_MDWE_REFUSE_EXEC_GAIN: libc::c_ulong = 1;
+    // SAFETY: takes numbers alone.
+    let result = unsafe { libc::prctl(libc::PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) };
+    if result == -1 && last() == Errno::EINVAL {
+        return Ok(());
+    }
+    check(result.into()).map(|_| ())
+}
+
+/// The calls that are answered as an older kernel would, so that the C library falls back: clone3, whose flags are in
+/// memory, where no filter sees them.
+fn missing_calls() -> Result<BpfProgram, seccompiler::BackendError> {
+    let rules = BTreeMap::from([(i64::from(nr::clone3), Vec::new())]);
+    let missing = SeccompAction::Errno(Errno::ENOSYS.raw().unsigned_abs());
+    compile(rules, SeccompAction::Allow, missing)
+}
+
+fn compile(
+    rules: BTreeMap<i64, Vec<SeccompRule>>,
+    otherwise: SeccompAction,
+    listed: SeccompAction,
+) -> Result<BpfProgram, seccompiler::BackendError> {
+    SeccompFilter::new(rules, otherwise, listed, TargetArch::x86_64)?.try_into()
+}
+
+fn conditions(tests: &[Test]) -> Result<Vec<SeccompCondition>, seccompiler::BackendError> {
+    tests
+        .iter()
+        .map(|test| {
+            let (argument, width, operator, value) = match *test {
+                Test::Is(argument, width, value) => (argument, width, SeccompCmpOp::Eq, value),
+                Test::Bits(argument, width, mask, value) => {
+                    (argument, width, SeccompCmpOp::MaskedEq(mask), value)
+                }
+                Test::AtLeast(argument, value) => (argument, Width::Half, SeccompCmpOp::Ge, value),
+                Test::AtMost(argument, value) => (argument, Width::Half, SeccompCmpOp::Le, value),
+            };
+            let width = match width {
+                Width::Half => SeccompCmpArgLen::Dword,
+                Width::Full => SeccompCmpArgLen::Qword,
+            };
+            SeccompCondition::new(argument, width, operator, value)
+        })
+        .collect()
+}
+
+fn install(program: &BpfProgram) -> Result<(), Errno> {
+    seccompiler::apply_filter_all_threads(program).map_err(|error| match error {
+        seccompiler::Error::Prctl(error) | seccompiler::Error::Seccomp(error) => error
+            .raw_os_error()
+            .and_then(Errno::from_raw)
+            .unwrap_or(Errno::EINVAL),
+        _ => Errno::EINVAL,
+    })
+}
+
+/// Names the forbidden call before the process ends, for those who build Coffer.
+#[cfg(debug_assertions)]
+mod trap {
+    /// Installs the handler of SIGSYS.
+    pub(super) fn install() {
+        let handler: extern "C" fn(libc::c_int, *const libc::siginfo_t, *const libc::c_void) =
+            on_sigsys;
+        // SAFETY: all-zero is a valid sigaction: no flags, an empty mask.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = handler as libc::sighandler_t;
+        action.sa_flags = libc::SA_SIGINFO;
+        // SAFETY: the handler has the signature that SA_SIGINFO asks for and calls nothing but write and _exit.
+        unsafe { libc::sigaction(libc::SIGSYS, &action, std::ptr::null_mut()) };
+    }
+
+    extern "C" fn on_sigsys(
+        _signal: libc::c_int,
+        info: *const libc::siginfo_t,
+        _context: *const libc::c_void,
+    ) {
+        const SYSCALL_OFFSET: usize = 24;
+        // SAFETY: the kernel hands a whole siginfo_t (128 bytes), whose call number is at this offset for SIGSYS.
+        let mut number = unsafe { info.wrapping_byte_add(SYSCALL_OFFSET).cast::<u32>().read() };
+        let mut text = *b"coffer: forbidden host call           \n";
+        let mut at = text.len() - 2;
+        loop {
+            text[at] = b'0' + u8::try_from(number % 10).unwrap_or(0);
+            number /= 10;
+            at -= 1;
+            if number == 0 {
+                break;
+            }
+        }
+        // SAFETY: the buffer is on this stack, with this length.
+        unsafe { libc::write(2, text.as_ptr().cast(), text.len()) };
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(128 + libc::SIGSYS) };
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,24 @@
+//! What the machine has.
+
+use abi::Errno;
+
+use crate::error::errno;
+
+/// Bytes of RAM.
+pub fn memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram.saturating_mul(u64::from(info.mem_unit))
+}
+
+/// How many CPUs this process may use.
+pub fn cpus() -> u32 {
+    rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count().max(1))
+}
+
+/// Sixty-four bits that nobody can guess.
+pub fn random() -> Result<u64, Errno> {
+    let mut bytes = [0_u8; 8];
+    // So few bytes come whole or not at all.
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(errno)?;
+    Ok(u64::from_ne_bytes(bytes))
+}

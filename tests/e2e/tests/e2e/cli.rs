@@ -1,0 +1,145 @@
+//! Usage errors, exit codes and messages.
+
+use std::process::Command;
+
+use e2e::{Finished, coffer, run};
+
+use super::{evil, evil_with};
+
+fn coffer_do(arguments: &[&str]) -> Finished {
+    run(Command::new(coffer()).arg("do").args(arguments))
+}
+
+#[test]
+fn usage_errors_name_the_thing() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["--bogus", "--", "true"], "--bogus"),
+        (&["--volume", "nonsense", "--", "true"], "nonsense"),
+        (&["--volume", "a:b", "--", "true"], "a:b"),
+        (&["--volume", "/a:/b:rx", "--", "true"], "/a:/b:rx"),
+        (&["--memory", "5", "--", "true"], "--memory"),
+        (&["--memory", "12Q", "--", "true"], "12Q"),
+        (&["--pids", "0", "--", "true"], "--pids"),
+        (&["--env", "NAME", "--", "true"], "NAME"),
+        (&["--cwd", "here", "--", "true"], "--cwd"),
+        (&[], "CMD"),
+    ];
+    for (arguments, name) in cases {
+        let finished = coffer_do(arguments);
+        assert_eq!(finished.code(), 2, "{arguments:?}: {finished:?}");
+        assert!(finished.stderr.starts_with("coffer: "), "{finished:?}");
+        assert!(finished.stderr.contains(name), "{finished:?}");
+        assert_eq!(finished.stderr.lines().count(), 1, "{finished:?}");
+        assert_eq!(finished.stdout, "");
+    }
+}
+
+#[test]
+fn failures_of_coffer_s_own_are_one_line_and_125() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["--volume", "/no/such:/b", "--", "true"], "/no/such"),
+        (&["--root", "/no/such", "--", "true"], "/no/such"),
+        (&["--root", "/etc/passwd", "--", "true"], "/etc/passwd"),
+    ];
+    for (arguments, name) in cases {
+        let finished = coffer_do(arguments);
+        assert_eq!(finished.code(), 125, "{arguments:?}: {finished:?}");
+        assert!(finished.stderr.starts_with("coffer: "), "{finished:?}");
+        assert!(finished.stderr.contains(name), "{finished:?}");
+        assert_eq!(finished.stderr.lines().count(), 1, "{finished:?}");
+    }
+}
+
+#[test]
+fn exit_codes_are_the_guest_s() {
+    for (words, code) in [
+        (&["exit", "0"], 0),
+        (&["exit", "7"], 7),
+        (&["exit", "255"], 255),
+        (&["signal", "15"], 128 + 15),
+        (&["signal", "9"], 128 + 9),
+    ] {
+        let finished = run(&mut evil(words));
+        assert_eq!(finished.code(), code, "{words:?}: {finished:?}");
+        assert_eq!(finished.stderr, "");
+    }
+}
+
+#[test]
+fn failures_to_start_have_their_codes_and_a_line() {
+    for (code, expected) in [("126", 126), ("127", 127)] {
+        let finished = run(&mut evil(&["start-failed", code, "nope: not found"]));
+        assert_eq!(finished.code(), expected);
+        assert_eq!(finished.stderr, "coffer: nope: not found\n");
+    }
+}
+
+#[test]
+fn nothing_that_a_sentry_says_is_trusted() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["garbage"], "makes no sense"),
+        (&["endless"], "control socket"),
+        (&["start-failed", "3", "x"], "only a launcher may"),
+        (&["failed", "a\x1b[2Jb\nc"], "a\\u{1b}[2Jb\\nc"),
+    ];
+    for (words, text) in cases {
+        let finished = run(&mut evil(words));
+        assert_eq!(finished.code(), 125, "{words:?}: {finished:?}");
+        assert!(finished.stderr.contains(text), "{words:?}: {finished:?}");
+        assert_eq!(finished.stderr.lines().count(), 1, "{finished:?}");
+    }
+}
+
+#[test]
+fn a_sentry_that_dies_silently_is_told_of() {
+    let finished = run(&mut evil(&["silent", "3"]));
+    assert_eq!(finished.code(), 125);
+    assert_eq!(
+        finished.stderr,
+        "coffer: the sentry exited with code 3 without a word\n"
+    );
+    let finished = run(&mut evil(&["forbidden"]));
+    assert_eq!(finished.code(), 125);
+    let last = finished.stderr.lines().last().unwrap_or_default();
+    let told = if cfg!(debug_assertions) {
+        "code 159"
+    } else {
+        "SIGSYS"
+    };
+    assert!(
+        last.starts_with("coffer: the sentry") && last.contains(told),
+        "{finished:?}"
+    );
+}
+
+#[test]
+fn the_specification_says_what_was_asked_for() {
+    let options = [
+        "--env", "A=1", "--env", "PATH=/x", "--cwd", "/tmp", "--memory", "64M", "--pids", "77",
+        "--strace",
+    ];
+    let finished = run(evil_with(&options, &["spec"])
+        .env_clear()
+        .env("PATH", "/y")
+        .env("B", "2"));
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let spec: sentry::BootSpec = serde_json::from_str(&finished.stdout).expect("the specification");
+    let mut env: Vec<&[u8]> = spec
+        .env
+        .iter()
+        .map(|variable| variable.as_bytes())
+        .collect();
+    env.sort_unstable();
+    assert_eq!(env, [b"A=1".as_slice(), b"B=2", b"PATH=/x"]);
+    assert_eq!(spec.cwd.as_bytes(), b"/tmp");
+    assert_eq!((spec.limits.memory, spec.limits.pids), (64 << 20, 77));
+    assert!(spec.strace && spec.limits.cpus > 0);
+    assert_eq!(spec.lower[0].0.as_bytes(), b"/");
+    for (path, _) in &spec.lower {
+        let path = String::from_utf8_lossy(path.as_bytes());
+        assert!(
+            !path.starts_with("/proc") && !path.starts_with("/sys") && !path.starts_with("/dev"),
+            "{path}"
+        );
+    }
+}

@@ -1,0 +1,129 @@
+//! Signals, deaths, and what they leave.
+
+use std::process::Command;
+use std::time::Duration;
+
+use e2e::{Running, run};
+use rustix::process::Signal;
+
+use super::{evil, evil_with};
+
+#[test]
+fn signals_reach_the_sentry_in_order() {
+    let mut running = Running::start(&mut evil(&["count-signals", "8"]));
+    assert_eq!(running.read_line(), "ready");
+    let mut expected = Vec::new();
+    for signal in [
+        Signal::INT,
+        Signal::TERM,
+        Signal::HUP,
+        Signal::QUIT,
+        Signal::USR1,
+        Signal::WINCH,
+        Signal::TSTP,
+        Signal::CONT,
+    ] {
+        running.signal(signal);
+        expected.push(signal.as_raw().to_string());
+        // Signals that are pending at the same time have no order; give each its turn.
+        let pending = format!("/proc/{}/status", running.pid());
+        e2e::wait_for("the signal to be taken", || {
+            let status = std::fs::read_to_string(&pending).ok()?;
+            let line = status.lines().find(|line| line.starts_with("ShdPnd:"))?;
+            line.ends_with("0000000000000000").then_some(())
+        });
+    }
+    assert_eq!(running.read_line(), expected.join(" "));
+    assert_eq!(running.finish().code(), 0);
+}
+
+#[test]
+fn signals_that_the_caller_ignores_stay_ignored() {
+    let mut command = Command::new("sh");
+    let script = "trap '' HUP; exec \"$0\" do -- count-signals 1";
+    let mut running = Running::start(command.args(["-c", script, env!("CARGO_BIN_EXE_evil")]));
+    assert_eq!(running.read_line(), "ready");
+    running.signal(Signal::HUP);
+    running.signal(Signal::USR2);
+    assert_eq!(running.read_line(), Signal::USR2.as_raw().to_string());
+    assert_eq!(running.finish().code(), 0);
+}
+
+#[test]
+fn a_sandbox_leaves_nothing() {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+    let mut running = Running::start(&mut evil(&["count-signals", "1"]));
+    assert_eq!(running.read_line(), "ready");
+    let sandbox = running.sandbox();
+    assert!(!sandbox.cgroups().is_empty(), "no cgroups at all");
+    running.signal(Signal::TERM);
+    assert_eq!(running.finish().code(), 0);
+    sandbox.assert_gone();
+    assert_eq!(
+        std::fs::read_to_string("/proc/self/mountinfo").expect("mounts"),
+        mounts
+    );
+}
+
+#[test]
+fn a_killed_launcher_takes_its_sandbox_along() {
+    // One that listens to the control socket, and one that does not.
+    for words in [&["count-signals", "1"][..], &["deaf"]] {
+        let running = Running::start(&mut evil(words));
+        let sandbox = running.sandbox();
+        running.signal(Signal::KILL);
+        running.finish();
+        sandbox.assert_dead_within(Duration::from_secs(1));
+        // The next launcher sweeps.
+        assert_eq!(run(&mut evil(&["exit", "0"])).code(), 0);
+        sandbox.assert_gone();
+    }
+}
+
+#[test]
+fn a_killed_sentry_is_told_of_and_leaves_nothing() {
+    let running = Running::start(&mut evil(&["deaf"]));
+    let sandbox = running.sandbox();
+    let pid = i32::try_from(sandbox.pid)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
+    rustix::process::kill_process(pid.expect("a pid"), Signal::KILL).expect("killed");
+    let finished = running.finish();
+    assert_eq!(finished.code(), 125);
+    assert!(
+        finished
+            .stderr
+            .starts_with("coffer: the sentry was killed by signal 9"),
+        "{finished:?}"
+    );
+    sandbox.assert_gone();
+}
+
+#[test]
+fn limits_stand_on_the_group() {
+    let running = Running::start(&mut evil_with(
+        &["--memory", "64M", "--pids", "100"],
+        &["deaf"],
+    ));
+    let sandbox = running.sandbox();
+    let read = |names: &[&str]| {
+        let found = sandbox.cgroups().iter().find_map(|group| {
+            names
+                .iter()
+                .find_map(|name| std::fs::read_to_string(group.join(name)).ok())
+        });
+        found.expect("a limit").trim().to_owned()
+    };
+    assert_eq!(
+        read(&["memory.limit_in_bytes", "memory.max"]),
+        (64 << 20).to_string()
+    );
+    let tasks: u64 = read(&["pids.max"]).parse().expect("a number");
+    assert!((200..400).contains(&tasks), "{tasks}");
+    for group in sandbox.cgroups() {
+        let procs =
+            std::fs::read_to_string(group.join("sentry/cgroup.procs")).expect("the sentry's");
+        assert_eq!(procs.trim(), sandbox.pid.to_string());
+        assert!(group.join("guest/cgroup.procs").exists());
+    }
+}
