@@ -1,9 +1,3 @@
-<<<<<<< .merge_file_9hRKL7
-//! The only door to the host kernel.
-
-pub mod fs;
-pub mod shared;
-=======
 //! The only door to the host kernel: safe wrappers over its system calls, whose errors become [`abi::Errno`] here,
 //! once.
 //!
@@ -12,12 +6,13 @@ pub mod shared;
 pub mod caps;
 mod error;
 pub mod fd;
+pub mod fs;
 pub mod lockdown;
 pub mod machine;
 pub mod memfd;
 pub mod mount;
 pub mod process;
+pub mod shared;
 pub mod signal;
 pub mod socket;
->>>>>>> .merge_file_LA4wZq
 pub mod time;

@@ -22,3 +22,9 @@ pub fn random() -> Result<u64, Errno> {
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(errno)?;
     Ok(u64::from_ne_bytes(bytes))
 }
+
+/// An entry of this process's auxiliary vector (getauxval(3)); 0 where there is none.
+pub fn auxv(kind: u64) -> u64 {
+    // SAFETY: reads the process's own vector, which the C library keeps.
+    unsafe { libc::getauxval(kind) }
+}

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use platform::systrap::{Files, Setup, Systrap};
+use platform::systrap::{Setup, Systrap};
 use platform::{Backing, Event, MemOp, Platform, Regs, Space, Start, Thread};
 
 const CODE: u64 = 0x1_0000_0000;
@@ -27,7 +27,6 @@ fn main() {
             ("stub pages are out of reach", stub_pages),
         ];
         let memory = std::fs::File::open("/dev/null").expect("there is a null device");
-        let files = Files::create().expect("memory files");
         let systrap = Systrap::start(
             files,
             &Setup {

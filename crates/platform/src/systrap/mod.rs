@@ -113,41 +113,11 @@ const COMMAND_PAGES: u32 = 8192;
 const FIRST_FORK_SIGNAL: i32 = 36;
 const FORK_SIGNALS: u32 = 24;
 
-/// The container's memory files, made while `/proc` can still be reached.
-pub struct Files {
-    stub: OwnedFd,
-    areas: OwnedFd,
-    commands: OwnedFd,
-    commands_read: OwnedFd,
-    pages: OwnedFd,
-    pages_read: OwnedFd,
-}
-
-impl Files {
-    /// Makes them. Needs a procfs at `/proc`.
-    pub fn create() -> Result<Files, Errno> {
-        let areas = zygote::memory_file(
-            c"areas",
-            i64::try_from(AREA * board::CONTEXTS).expect("fits"),
-        )?;
-        let commands = zygote::memory_file(c"commands", i64::from(COMMAND_PAGES) * 4096)?;
-        let pages = zygote::memory_file(c"shared", i64::try_from(shared::LEN).expect("fits"))?;
-        Ok(Files {
-            stub: zygote::executable(STUB)?,
-            commands_read: zygote::reopen_read_only(commands.as_fd())?,
-            pages_read: zygote::reopen_read_only(pages.as_fd())?,
-            areas,
-            commands,
-            pages,
-        })
-    }
-}
-
 impl Systrap {
     /// Starts the zygote. The caller is the first process of its PID namespace, has one thread, and has blocked every signal.
-    pub fn start(files: Files, setup: &Setup<'_>) -> Result<Systrap, Errno> {
+    pub fn start(setup: &Setup<'_>) -> Result<Systrap, Errno> {
         let areas = SharedPages::map(
-            files.areas.as_fd(),
+            areas_file.as_fd(),
             usize::try_from(AREA * board::CONTEXTS).expect("fits"),
         )?;
         let commands = SharedPages::map(files.commands.as_fd(), COMMAND_PAGES as usize * 4096)?;
@@ -155,12 +125,12 @@ impl Systrap {
         write_filters(&pages);
         let (ours, theirs) = socket_pair()?;
         let pid = zygote::spawn(&zygote::Parts {
-            stub: files.stub.as_fd(),
-            commands: files.commands_read.as_fd(),
-            areas: files.areas.as_fd(),
+            stub: stub.as_fd(),
+            commands: commands_file.as_fd(),
+            areas: areas_file.as_fd(),
             memory: setup.memory,
             socket: theirs.as_fd(),
-            shared: files.pages_read.as_fd(),
+            shared: pages_file.as_fd(),
             cgroups: setup.cgroups,
         })?;
         let shared = Arc::new(Shared {

@@ -86,7 +86,6 @@ impl StubThread {
     /// Hands the answer over: from here on the thread runs.
     fn go(&self, what: u32) {
         self.set32(ctx::REPLY, what);
-        self.set32(ctx::NOTE, 0);
         self.shared.areas.swap32(self.area + ctx::STATE, state::GO);
         if self.shared.areas.load32(self.area + ctx::SLEEPING) != 0 {
             self.shared.counters.wakeups.fetch_add(1, Ordering::Relaxed);
@@ -102,6 +101,8 @@ impl Thread for StubThread {
 
     fn event(&self) -> Event {
         let counters = &self.shared.counters;
+        // A note that comes after this asks for another report.
+        self.set32(ctx::NOTE, 0);
         let full = self.get32(ctx::PATH) != 0;
         self.full.store(full, Ordering::Relaxed);
         let kind = self.get32(ctx::KIND);

@@ -13,7 +13,7 @@ use super::layout::file;
 pub(crate) struct Parts<'a> {
     /// The stub's executable.
     pub(crate) stub: BorrowedFd<'a>,
-    /// Command pages, opened read-only.
+    /// Command pages, sealed against writing.
     pub(crate) commands: BorrowedFd<'a>,
     /// Thread areas.
     pub(crate) areas: BorrowedFd<'a>,
@@ -21,7 +21,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) memory: BorrowedFd<'a>,
     /// The socket on which files arrive.
     pub(crate) socket: BorrowedFd<'a>,
-    /// Filters, doorbell and clocks, opened read-only.
+    /// Filters, doorbell and clocks, sealed against writing.
     pub(crate) shared: BorrowedFd<'a>,
     /// `cgroup.procs` files to write 0 to.
     pub(crate) cgroups: &'a [BorrowedFd<'a>],
@@ -86,10 +86,10 @@ pub(crate) fn executable(contents: &[u8]) -> Result<OwnedFd, Errno> {
 pub(crate) fn memory_file(name: &std::ffi::CStr, len: i64) -> Result<OwnedFd, Errno> {
     const MFD_NOEXEC_SEAL: libc::c_uint = 0x8;
     // SAFETY: the name is a C string.
-    let mut fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | MFD_NOEXEC_SEAL) };
+    let mut fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL) };
     if fd < 0 {
         // SAFETY: the name is a C string.
-        fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+        fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
     }
     if fd < 0 {
         return Err(last());
@@ -101,19 +101,12 @@ pub(crate) fn memory_file(name: &std::ffi::CStr, len: i64) -> Result<OwnedFd, Er
     if sized < 0 { Err(last()) } else { Ok(fd) }
 }
 
-/// Another descriptor of the same file, opened for reading alone.
-///
-/// Needs `/proc`: called before the sentry leaves the host's mounts, or with a procfs at `/proc`.
-pub(crate) fn reopen_read_only(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    let path =
-        std::ffi::CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).expect("no NUL inside");
-    // SAFETY: the path is a C string.
-    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    if fd < 0 {
-        return Err(last());
-    }
-    // SAFETY: a descriptor that was just made, and belongs to nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+/// Forbids new writable mappings of a memory file, and writes to it; the ones there are stay (`F_SEAL_FUTURE_WRITE`).
+pub(crate) fn seal_future_writes(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    const F_SEAL_FUTURE_WRITE: libc::c_int = 0x10;
+    let seals = F_SEAL_FUTURE_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // SAFETY: no memory is involved.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 { Err(last()) } else { Ok(()) }
 }
 
 /// Starts the zygote; its PID. Every one of its signals is blocked, it has no capability, a session of its own, and the files of

@@ -6,6 +6,7 @@
 //!
 //! Lock classes: `MmAreas`, held across a helper's answer, alone of all. It does not do: swapping, userfaultfd.
 
+mod anon_shared;
 mod area;
 mod fault;
 pub mod loader;
@@ -19,7 +20,7 @@ pub use map::{MapFlags, MapRequest, Remap};
 pub use shared_files::SharedFiles;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use abi::{Errno, UserCStr, UserPtr, UserSlice};
 use platform::{MemOp, Platform, Space, Start, Thread, USER_TOP};
@@ -90,6 +91,8 @@ pub struct Mm {
     pub limit_stack: AtomicU64,
     /// The program, for `/proc/PID/exe`.
     exe: Mutex<Option<crate::vfs::Location>, Leaf>,
+    /// How many processes use it.
+    users: AtomicU32,
 }
 
 impl Mm {
@@ -105,6 +108,7 @@ impl Mm {
             limit_data: AtomicU64::new(u64::MAX),
             limit_stack: AtomicU64::new(8 << 20),
             exe: Mutex::new(None),
+            users: AtomicU32::new(1),
         }))
     }
 
@@ -135,9 +139,25 @@ impl Mm {
             limit_data: AtomicU64::new(self.limit_data.load(Ordering::Relaxed)),
             limit_stack: AtomicU64::new(self.limit_stack.load(Ordering::Relaxed)),
             exe: Mutex::new(self.exe.lock().clone()),
+            users: AtomicU32::new(1),
         };
         drop(areas);
         Ok((Arc::new(mm), thread))
+    }
+
+    /// Another process uses it (CLONE_VM).
+    pub fn enter(&self) {
+        self.users.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A thread leaves it; with the last of its process the process does. Whether another process uses it still.
+    pub fn leave(&self, process: bool) -> bool {
+        if process { self.users.fetch_sub(1, Ordering::SeqCst) > 1 } else { self.users.load(Ordering::SeqCst) > 1 }
+    }
+
+    /// Whether one process alone uses it.
+    pub fn sole_user(&self) -> bool {
+        self.users.load(Ordering::SeqCst) == 1
     }
 
     /// Unmaps everything, before another program is loaded.

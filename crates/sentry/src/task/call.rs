@@ -23,6 +23,8 @@ pub enum Step {
     Wait(Wait),
     /// The call replaced the task's registers (exec, sigreturn) or its task is ending: there is nothing to return.
     NoReturn,
+    /// The task goes on with another host thread, which has been started.
+    Gone,
     /// The thread is to do this compare-and-exchange in its own memory, then the handler is called again with what it found.
     Atomic {
         /// The word's address.
@@ -107,15 +109,26 @@ pub enum CallState {
     Vfork(u32),
     /// A futex waiter that is queued.
     Futex(Arc<crate::ipc::futex::Waiter>),
-    /// What an atomic operation found (`None`: a bad address), and how far the call is.
+    /// An atomic operation by the thread itself.
     Atomic {
         /// The word's address.
         addr: u64,
-        /// What was found.
-        found: Option<u32>,
+        /// What was found; `None` inside for a bad address, outside while it is under way.
+        found: Option<Option<u32>>,
         /// What was expected.
         expected: u32,
     },
     /// A file that was opened and waits for its other end (FIFOs).
     Opening(Arc<crate::vfs::OpenFile>, i32),
+}
+
+impl CallState {
+    /// The call will not go on: what it holds elsewhere is taken back. Where it had been given what it waited for, that is its result.
+    pub fn cancel(&mut self, kernel: &crate::kernel::Kernel) -> Option<u64> {
+        match core::mem::take(self) {
+            CallState::Futex(waiter) => kernel.futexes.cancel(&waiter).then_some(0),
+            CallState::Moved(done) if done > 0 => Some(done as u64),
+            _ => None,
+        }
+    }
 }

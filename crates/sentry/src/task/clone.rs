@@ -1,7 +1,7 @@
 //! The birth of tasks: fork(2), vfork(2), clone(2), clone3(2).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use abi::signal::{SigSet, Signal};
 use abi::{Errno, UserPtr};
@@ -135,7 +135,7 @@ impl Process {
 impl Task {
     pub(crate) fn new(kernel: &Arc<Kernel>, tid: u32, process: &Arc<Process>, parts: Parts) -> Arc<Task> {
         Arc::new_cyclic(|weak| Task {
-            tid,
+            tid: AtomicU32::new(tid),
             process: Arc::clone(process),
             kernel: Arc::clone(kernel),
             thread: RwLock::new(None),
@@ -146,6 +146,7 @@ impl Task {
             pending: Mutex::new(Pending::default()),
             blocked: Mutex::new(parts.signals),
             attention: AtomicBool::new(false),
+            end_asked: AtomicBool::new(false),
             run: Run::new(weak.clone()),
             name: Mutex::new([0; 16]),
             clear_tid: Mutex::new(UserPtr::new(0)),
@@ -274,7 +275,7 @@ impl Task {
                 let tree = kernel.tree().lock();
                 tree.process(self.process.pid).map_or((0, 0), |node| (node.parent, node.parent_tid))
             } else {
-                (self.process.pid, self.tid)
+                (self.process.pid, self.tid())
             };
             kernel.tree().lock().enter(task, Some(parent));
             task.run.set_guest();
@@ -285,6 +286,9 @@ impl Task {
                 parent_mm.put(args.child_tid, &tid)?;
             }
             let host = parent_mm.space().thread(&start)?;
+            if !thread {
+                parent_mm.enter();
+            }
             let task = Task::new(kernel, tid, &process, parts(Arc::clone(&parent_mm)));
             publish(&task, host);
             if thread && self.is_ending() {

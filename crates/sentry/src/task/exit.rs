@@ -74,7 +74,8 @@ impl Process {
         drop(ending);
         for task in self.threads() {
             task.notify();
-            task.poke();
+            // Where no other process uses the memory, nothing need be waited for: the stub is about to be killed.
+            if task.mm().sole_user() { task.claim() } else { task.poke() }
         }
     }
 
@@ -108,7 +109,7 @@ impl Task {
         let host = self.thread.write().take();
         let rest = {
             let mut threads = self.process.threads.lock();
-            threads.retain(|task| task.tid != self.tid);
+            threads.retain(|task| task.tid() != self.tid());
             threads.len()
         };
         let mm = self.mm();
@@ -128,7 +129,7 @@ impl Task {
             self.finish_process();
         }
         let mut tree = kernel.tree().lock();
-        let gone = tree.tasks.remove(&self.tid);
+        let gone = tree.tasks.remove(&self.tid());
         drop(tree);
         drop(gone);
         // A leader whose threads outlive it stays as a zombie thread until they end.

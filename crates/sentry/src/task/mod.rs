@@ -25,7 +25,7 @@ pub use limits::{Limits, Resource};
 pub use tree::{ExitStatus, Tree};
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use abi::signal::SigSet;
 use abi::{Errno, UserPtr};
@@ -82,8 +82,7 @@ pub struct Process {
 
 /// A thread.
 pub struct Task {
-    /// Its number.
-    pub tid: u32,
+    tid: AtomicU32,
     /// Its process.
     pub process: Arc<Process>,
     /// The kernel.
@@ -99,6 +98,7 @@ pub struct Task {
     blocked: Mutex<SignalState, TaskState>,
     /// Whether something is to be looked at before guest code runs: signals, an end, a stop.
     attention: AtomicBool,
+    end_asked: AtomicBool,
     run: Run,
     /// `comm`: what `/proc/PID/comm` says.
     pub name: Mutex<[u8; 16], Leaf>,
@@ -126,6 +126,26 @@ pub struct SignalState {
 }
 
 impl Task {
+    /// Its number.
+    pub fn tid(&self) -> u32 {
+        self.tid.load(Ordering::Relaxed)
+    }
+
+    fn set_tid(&self, tid: u32) {
+        self.tid.store(tid, Ordering::Relaxed);
+    }
+
+    /// Asks this one thread to end (exec by another thread of its process).
+    fn ask_to_end(&self) {
+        self.end_asked.store(true, Ordering::SeqCst);
+        self.notify();
+        self.poke();
+    }
+
+    fn asked_to_end(&self) -> bool {
+        self.end_asked.load(Ordering::SeqCst)
+    }
+
     /// The address space.
     pub fn mm(&self) -> Arc<Mm> {
         Arc::clone(&self.mm.read())
@@ -176,7 +196,7 @@ impl Task {
 
     /// Whether it is its process's first thread.
     pub fn is_leader(&self) -> bool {
-        self.tid == self.process.pid
+        self.tid() == self.process.pid
     }
 
     /// Asks for a look before guest code runs.
@@ -224,6 +244,6 @@ impl Process {
 
 impl core::fmt::Debug for Task {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Task({}/{})", self.process.pid, self.tid)
+        write!(f, "Task({}/{})", self.process.pid, self.tid())
     }
 }

@@ -117,7 +117,7 @@ impl Tree {
         self.reserved -= 1;
         if task.is_leader() {
             let (parent, parent_tid) = parent.unwrap_or((0, 0));
-            let (group, session) = self.nodes.get(&parent).map_or((task.tid, task.tid), |node| (node.group, node.session));
+            let (group, session) = self.nodes.get(&parent).map_or((task.tid(), task.tid()), |node| (node.group, node.session));
             let node = Node {
                 process: Arc::clone(&task.process),
                 parent,
@@ -130,12 +130,12 @@ impl Tree {
                 ids: (0, 0),
                 cpu: 0,
             };
-            self.nodes.insert(task.tid, node);
+            self.nodes.insert(task.tid(), node);
             if let Some(parent) = self.nodes.get_mut(&parent) {
-                parent.children.insert(task.tid);
+                parent.children.insert(task.tid());
             }
         }
-        self.tasks.insert(task.tid, Arc::clone(task));
+        self.tasks.insert(task.tid(), Arc::clone(task));
     }
 
     /// The process with this number; ESRCH. Zombies count.
