@@ -3,6 +3,7 @@
 pub mod host;
 pub mod pipe;
 pub mod pseudo;
+pub mod tmpfs;
 
 use abi::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes};

@@ -264,7 +264,8 @@ pub trait SharedObject: Send + Sync {
     fn size(&self) -> u64;
 
     /// Allocates, charged and zeroed, the pages of the range (offsets in the object), for reading or writing through a mapping. Says which range
-    /// around it is allocated now, whole pages, and can be mapped. ENXIO past the end of the object (SIGBUS), ENOSPC at a limit.
+    /// around it is allocated now, whole pages, and can be mapped. ENXIO past the end of the object (SIGBUS), ENOSPC at a limit, EAGAIN while
+    /// pages of the range are going (the fault is to be taken again).
     fn populate(&self, range: Range<u64>) -> Result<Range<u64>, Errno>;
 
     /// Asks to be told of pages that go away.
@@ -376,10 +377,66 @@ impl PageSet {
     }
 }
 
+/// What a file system in memory may use, below the memory file's own limit; several may share one.
+#[derive(Debug)]
+pub struct Quota {
+    /// Bytes of pages.
+    pub bytes: u64,
+    /// Inodes.
+    pub inodes: u64,
+    bytes_used: AtomicU64,
+    inodes_used: AtomicU64,
+}
+
+impl Quota {
+    /// So many bytes and inodes.
+    pub fn new(bytes: u64, inodes: u64) -> Arc<Quota> {
+        Arc::new(Quota {
+            bytes,
+            inodes,
+            bytes_used: AtomicU64::new(0),
+            inodes_used: AtomicU64::new(0),
+        })
+    }
+
+    /// Bytes that are used.
+    pub fn bytes_used(&self) -> u64 {
+        self.bytes_used.load(Ordering::Relaxed)
+    }
+
+    /// Inodes that are used.
+    pub fn inodes_used(&self) -> u64 {
+        self.inodes_used.load(Ordering::Relaxed)
+    }
+
+    /// Takes an inode; ENOSPC.
+    pub fn take_inode(&self) -> Result<(), Errno> {
+        let change = |used: u64| used.checked_add(1).filter(|used| *used <= self.inodes);
+        match self.inodes_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Errno::ENOSPC),
+        }
+    }
+
+    /// Gives an inode back.
+    pub fn give_inode(&self) {
+        self.inodes_used.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn take_bytes(&self, bytes: u64) -> Result<(), Errno> {
+        let change = |used: u64| used.checked_add(bytes).filter(|used| *used <= self.bytes);
+        match self.bytes_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Errno::ENOSPC),
+        }
+    }
+}
+
 /// A run of bytes in the memory file that grows: a window, and which of its pages are allocated and charged. What tmpfs files, shared
 /// anonymous memory and System V segments have their contents in.
 pub struct Pages {
     file: Arc<MemoryFile>,
+    quota: Option<Arc<Quota>>,
     window: Option<Arc<Window>>,
     set: PageSet,
     /// Whether the window may be mapped somewhere: it then has its full size, and stays.
@@ -387,10 +444,11 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// No pages yet, and no window.
-    pub fn new(file: Arc<MemoryFile>) -> Pages {
+    /// No pages yet, and no window. Pages are charged to the quota too, where there is one.
+    pub fn new(file: Arc<MemoryFile>, quota: Option<Arc<Quota>>) -> Pages {
         Pages {
             file,
+            quota,
             window: None,
             set: PageSet::default(),
             pinned: false,
@@ -456,7 +514,7 @@ impl Pages {
         let pages = range.start / PAGE..end / PAGE;
         let missing = self.set.missing(pages.clone());
         if missing > 0 {
-            self.file.charge(missing * PAGE)?;
+            self.charge(missing * PAGE)?;
             self.set.insert(pages);
         }
         Ok(window)
@@ -514,17 +572,35 @@ impl Pages {
             let gone = self.set.remove(first..last);
             if gone > 0 {
                 window.punch(first * PAGE..last.saturating_mul(PAGE))?;
-                self.file.uncharge(gone * PAGE);
+                self.uncharge(gone * PAGE);
             }
         }
         Ok(())
+    }
+
+    fn charge(&self, bytes: u64) -> Result<(), Errno> {
+        if let Some(quota) = &self.quota {
+            quota.take_bytes(bytes)?;
+        }
+        self.file.charge(bytes).inspect_err(|_| {
+            if let Some(quota) = &self.quota {
+                quota.bytes_used.fetch_sub(bytes, Ordering::Relaxed);
+            }
+        })
+    }
+
+    fn uncharge(&self, bytes: u64) {
+        if let Some(quota) = &self.quota {
+            quota.bytes_used.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        self.file.uncharge(bytes);
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
         // The window punches itself once its last mapping is gone.
-        self.file.uncharge(self.allocated());
+        self.uncharge(self.allocated());
     }
 }
 
@@ -554,7 +630,7 @@ mod tests {
     #[test]
     fn bytes_survive_growth_and_holes_are_zero() {
         let file = file(1000);
-        let mut pages = Pages::new(Arc::clone(&file));
+        let mut pages = Pages::new(Arc::clone(&file), None);
         pages.write(5, b"hello").expect("room");
         assert_eq!(file.used(), PAGE);
         pages.write(3 << 20, b"far").expect("room");
@@ -575,17 +651,15 @@ mod tests {
     #[test]
     fn limits_hold_and_memory_comes_back() {
         let file = file(4);
-        let mut pages = Pages::new(Arc::clone(&file));
+        let mut pages = Pages::new(Arc::clone(&file), None);
         assert_eq!(pages.write(0, &[1; 5 * 4096]), Err(Errno::ENOSPC));
         pages.write(0, &[1; 4 * 4096]).expect("just fits");
         assert_eq!(pages.write(1 << 40, &[1]), Err(Errno::ENOSPC));
         assert_eq!(pages.write(u64::MAX - 2, &[1; 4]), Err(Errno::EFBIG));
-        let offset = pages.window.as_ref().map(|window| window.offset());
         drop(pages);
         assert_eq!(file.used(), 0);
-        let mut again = Pages::new(file);
+        let mut again = Pages::new(file, None);
         again.allocate(0..4 * 4096).expect("freed");
-        let _ = offset;
         let mut back = [1; 4096];
         again.read(0, &mut back).expect("reads");
         assert_eq!(back, [0; 4096]);

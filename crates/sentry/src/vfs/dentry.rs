@@ -89,6 +89,11 @@ impl Dentry {
         self.dead.store(true, Ordering::Release);
     }
 
+    /// Marks a name that never was in a directory as taken away: `/proc/PID/fd` then says ` (deleted)`.
+    pub fn mark_dead(&self) {
+        self.kill();
+    }
+
     /// Takes the lock under which this directory's entries are looked up anew and changed.
     #[track_caller]
     pub(super) fn lock(&self) -> MutexGuard<'_, (), InodeOp> {
