@@ -1,0 +1,3 @@
+//! Communication between tasks that is not by files: futexes.
+
+pub mod futex;

@@ -1,0 +1,67 @@
+//! System calls: decoding, dispatch, and a module for each family.
+//!
+//! A call is two edits: a handler in its family's module, and a row in [`table`]. Arity and decoding come from the handler's types
+//! ([`decode`]); dispatch, `--strace`, the log of what is missing and `docs/syscalls.md` all come from the row.
+
+pub mod decode;
+mod futex;
+mod identity;
+mod memory;
+mod misc;
+mod process;
+mod signal;
+pub mod table;
+mod time;
+
+use std::sync::Arc;
+
+use abi::Errno;
+
+use crate::task::run::Call;
+use crate::task::{CallState, Step, Task};
+
+/// Calls the handler of a task's call.
+pub(crate) fn dispatch(task: &Arc<Task>, call: &mut Call) -> Step {
+    let Some(row) = table::row(call.number) else {
+        task.kernel.log_unimplemented(call.number);
+        if task.kernel.strace {
+            print(task, &format!("syscall_{}", call.number), &call.args, 6, None, Err(Errno::ENOSYS));
+        }
+        return Step::Done(Err(Errno::ENOSYS));
+    };
+    let first = matches!(call.state, CallState::New);
+    let step = match row.run {
+        table::Run::Handler(run) => run(task, &call.args, &mut call.state),
+        table::Run::Error(error) => {
+            if error == Errno::ENOSYS {
+                task.kernel.log_unimplemented(call.number);
+            }
+            Step::Done(Err(error))
+        }
+    };
+    if task.kernel.strace {
+        trace(task, row, call, first, &step);
+    }
+    step
+}
+
+/// Prints a call that is done, or that begins to wait.
+fn trace(task: &Arc<Task>, row: &table::Row, call: &Call, first: bool, step: &Step) {
+    let shown = || (row.show)(task, &call.args);
+    match step {
+        Step::Done(result) => print(task, row.name, &call.args, 0, Some(shown()), *result),
+        Step::Wait(_) if first => host::log::line(&format!("[{:5}] {}({}) ...", task.tid(), row.name, shown())),
+        Step::NoReturn | Step::Gone => host::log::line(&format!("[{:5}] {}({}) = ?", task.tid(), row.name, shown())),
+        Step::Wait(_) | Step::Atomic { .. } => {}
+    }
+}
+
+fn print(task: &Arc<Task>, name: &str, args: &[u64; 6], arity: usize, shown: Option<String>, result: Result<usize, Errno>) {
+    let shown = shown.unwrap_or_else(|| args[..arity].iter().map(|arg| format!("{arg:#x}")).collect::<Vec<_>>().join(", "));
+    let result = match result {
+        Ok(value) if value > 0xffff_ffff => format!("{value:#x}"),
+        Ok(value) => value.to_string(),
+        Err(error) => format!("-1 {error}"),
+    };
+    host::log::line(&format!("[{:5}] {name}({shown}) = {result}", task.tid()));
+}
