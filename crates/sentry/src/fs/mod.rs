@@ -1,6 +1,7 @@
 //! File systems, a folder each, over the traits of [`crate::vfs`]; and open files that are no file system's: pipes, eventfds, epoll instances.
 
 pub mod host;
+pub mod overlay;
 pub mod pipe;
 pub mod pseudo;
 pub mod tmpfs;
