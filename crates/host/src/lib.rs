@@ -2,3 +2,4 @@
 
 pub mod fs;
 pub mod shared;
+pub mod tty;

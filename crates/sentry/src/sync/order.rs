@@ -42,6 +42,8 @@ classes! {
     MountTable,
     /// A rename within a file system.
     RenameLock,
+    /// One change at a time of which epoll instance watches which, so that no circle comes about.
+    EpollNesting,
     /// Which interests an epoll instance has (one instance may hold another's, by depth).
     EpollInterests,
     /// An inode's directory entries or contents, held while an entry or page changes.
