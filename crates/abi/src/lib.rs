@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cap;
+pub mod epoll;
 mod errno;
 pub mod fs;
 pub mod nr;

@@ -1,10 +1,12 @@
 //! Host files, by descriptors alone: one component at a time, links never followed, nothing relative to a working directory.
 //!
 //! Every open has `O_NOFOLLOW`, `O_NONBLOCK` (a FIFO must not hold up a worker), `O_NOCTTY` and `O_CLOEXEC`. The trees are detached mounts with
-//! NOSYMFOLLOW, so the few calls that know no such flag (fchmodat) can't follow either. The one unsafe block is the call
-//! to getdents64(2), which writes only to the buffer it is given.
+//! NOSYMFOLLOW, so the few calls that know no such flag (fchmodat) can't follow either.
+//!
+//! Invariant of the unsafe blocks: getdents64(2) writes only to the buffer it is given, and a descriptor is taken from its number only where
+//! it is open and was not taken before.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use abi::Errno;
 use abi::time::Timespec;
@@ -390,6 +392,67 @@ pub fn set_xattr(fd: BorrowedFd<'_>, name: &[u8], value: &[u8], flags: u32) -> R
 /// fremovexattr(2).
 pub fn remove_xattr(fd: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
     sys::fremovexattr(fd, name).map_err(errno)
+}
+
+/// Takes charge of a descriptor that the launcher handed over, by its number. EBADF where there is none, or where it was taken before.
+pub fn adopt(raw: i32) -> Result<OwnedFd, Errno> {
+    static ADOPTED: std::sync::Mutex<Vec<i32>> = std::sync::Mutex::new(Vec::new());
+    if raw < 0 {
+        return Err(Errno::EBADF);
+    }
+    let mut adopted = ADOPTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if adopted.contains(&raw) {
+        return Err(Errno::EBADF);
+    }
+    // SAFETY: `raw` is not negative, and borrowed only to ask whether it is open.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(raw) };
+    rustix::io::fcntl_setfd(borrowed, rustix::io::FdFlags::CLOEXEC).map_err(errno)?;
+    adopted.push(raw);
+    // SAFETY: open, as the call above has shown; handed over by the launcher for the sentry to own, and taken once only.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// What a descriptor of a stream is ready for, by the bits of poll(2). Does not wait.
+pub fn poll(fd: BorrowedFd<'_>) -> u32 {
+    let all = rustix::event::PollFlags::IN
+        | rustix::event::PollFlags::OUT
+        | rustix::event::PollFlags::PRI
+        | rustix::event::PollFlags::RDHUP;
+    let mut fds = [rustix::event::PollFd::from_borrowed_fd(fd, all)];
+    match rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())) {
+        Ok(_) => u32::from(fds[0].revents().bits()),
+        Err(_) => 0,
+    }
+}
+
+/// read(2) at the descriptor's own position.
+pub fn read(fd: BorrowedFd<'_>, to: &mut [u8]) -> Result<usize, Errno> {
+    rustix::io::read(fd, to).map_err(errno)
+}
+
+/// write(2) at the descriptor's own position.
+pub fn write(fd: BorrowedFd<'_>, from: &[u8]) -> Result<usize, Errno> {
+    rustix::io::write(fd, from).map_err(errno)
+}
+
+/// The descriptor's own position.
+pub fn tell(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    sys::tell(fd).map_err(errno)
+}
+
+/// Whether calls on the descriptor wait, and whether its writes go to the end.
+pub fn modes(fd: BorrowedFd<'_>) -> Result<(bool, bool), Errno> {
+    let flags = sys::fcntl_getfl(fd).map_err(errno)?;
+    Ok((!flags.contains(OFlags::NONBLOCK), flags.contains(OFlags::APPEND)))
+}
+
+/// Whether the descriptor may be read, and written; neither for `O_PATH`.
+pub fn access(fd: BorrowedFd<'_>) -> Result<(bool, bool), Errno> {
+    let flags = sys::fcntl_getfl(fd).map_err(errno)?;
+    if flags.contains(OFlags::PATH) {
+        return Ok((false, false));
+    }
+    Ok((!flags.contains(OFlags::WRONLY), flags.intersects(OFlags::WRONLY | OFlags::RDWR)))
 }
 
 /// Another descriptor for the same open file.

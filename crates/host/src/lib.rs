@@ -18,3 +18,4 @@ pub mod shared;
 pub mod signal;
 pub mod socket;
 pub mod time;
+pub mod tty;

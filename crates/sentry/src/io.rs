@@ -196,6 +196,16 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// Lets go of all bytes without looking at them; says how many there were.
+    pub fn discard(&mut self) -> usize {
+        let count = self.remaining();
+        match &mut self.from {
+            Place::Guest { left, .. } => *left = 0,
+            Place::Kernel(slice) => *slice = &[],
+        }
+        count
+    }
+
     /// Takes as many bytes as there are and fit; EFAULT only where none could be read.
     pub fn read(&mut self, to: &mut [u8]) -> Result<usize, Errno> {
         let most = to.len().min(self.remaining());

@@ -1,8 +1,13 @@
 //! File systems, a folder each, over the traits of [`crate::vfs`]; and open files that are no file system's: pipes, eventfds, epoll instances.
 
+pub mod dev;
+pub mod epoll;
+pub mod eventfd;
 pub mod host;
+pub mod overlay;
 pub mod pipe;
 pub mod pseudo;
+pub mod stdio;
 pub mod tmpfs;
 
 use abi::Errno;

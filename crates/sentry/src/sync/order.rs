@@ -40,6 +40,8 @@ classes! {
     MountTable,
     /// A rename within a file system.
     RenameLock,
+    /// One change at a time of which epoll instance watches which, so that no circle comes about.
+    EpollNesting,
     /// Which interests an epoll instance has (one instance may hold another's, by depth).
     EpollInterests,
     /// A memory descriptor's list of areas; the one class that is held across a helper's answer.

@@ -65,15 +65,6 @@ impl AnonInode {
             reopen,
         })
     }
-
-    /// What `/proc/PID/fd/N` leads to.
-    pub fn name(&self) -> String {
-        if self.label.starts_with('[') {
-            format!("anon_inode:{}", self.label)
-        } else {
-            format!("{}:[{}]", self.label, self.key.ino)
-        }
-    }
 }
 
 impl Inode for AnonInode {
@@ -101,6 +92,14 @@ impl Inode for AnonInode {
             ctime: self.made,
             ..Attrs::default()
         })
+    }
+
+    fn anonymous_name(&self) -> String {
+        if self.label.starts_with('[') {
+            format!("anon_inode:{}", self.label)
+        } else {
+            format!("{}:[{}]", self.label, self.key.ino)
+        }
     }
 
     fn set_attrs(&self, change: &SetAttrs) -> Result<(), Errno> {

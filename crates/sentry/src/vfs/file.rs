@@ -393,6 +393,11 @@ impl OpenFile {
         *self.position.lock()
     }
 
+    /// Sets where the position is, for a file that was taken over from elsewhere.
+    pub fn set_position(&self, position: u64) {
+        *self.position.lock() = position;
+    }
+
     /// lseek(2): EINVAL for a position before the start, ENXIO past the end for data and holes, EOVERFLOW past what a position can hold.
     pub fn seek(&self, offset: i64, whence: Seek) -> Result<u64, Errno> {
         if self.is_path() {
@@ -540,11 +545,7 @@ impl OpenFile {
         if self.location.is_some() {
             return None;
         }
-        let any: &dyn Any = &*self.inode;
-        Some(
-            any.downcast_ref::<super::anon::AnonInode>()
-                .map_or_else(|| format!("inode:[{}]", self.inode.key().ino), super::anon::AnonInode::name),
-        )
+        Some(self.inode.anonymous_name())
     }
 }
 

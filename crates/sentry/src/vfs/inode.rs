@@ -349,6 +349,11 @@ pub trait Inode: Any + Send + Sync {
         Ok(LinkTarget::Path(self.readlink()?))
     }
 
+    /// What `/proc/PID/fd/N` calls it, for what has no place: `pipe:[7]`.
+    fn anonymous_name(&self) -> String {
+        format!("inode:[{}]", self.key().ino)
+    }
+
     /// An extended attribute's value: ENODATA where it is not set, EOPNOTSUPP where there are none.
     fn xattr(&self, _name: &[u8]) -> Result<Vec<u8>, Errno> {
         Err(Errno::EOPNOTSUPP)

@@ -60,6 +60,11 @@ struct Meta {
 impl TmpInode {
     /// A file of this number that has no name yet; ENOSPC at the limit of inodes.
     pub fn new(fs: &Arc<Super>, ino: u64, new: &NewNode<'_>) -> Result<Arc<TmpInode>, Errno> {
+        TmpInode::with_key(fs, InodeKey { dev: fs.dev, ino }, new)
+    }
+
+    /// The same, for a copy that keeps the key of what it is a copy of.
+    pub fn with_key(fs: &Arc<Super>, key: InodeKey, new: &NewNode<'_>) -> Result<Arc<TmpInode>, Errno> {
         fs.quota.take_inode()?;
         let kind = new.kind.file_type();
         let (data, rdev) = match new.kind {
@@ -73,7 +78,7 @@ impl TmpInode {
         Ok(Arc::new_cyclic(|this| TmpInode {
             this: Weak::clone(this),
             fs: Arc::clone(fs),
-            key: InodeKey { dev: fs.dev, ino },
+            key,
             kind,
             rdev,
             meta: Mutex::new(Meta {
@@ -144,8 +149,16 @@ impl TmpInode {
         Ok(self.dir()?.lock().get(name).cloned())
     }
 
-    /// Gives a name to a file, or puts a whiteout there, in place of what is there.
+    /// Gives a name to a file, or puts a whiteout there, in place of what is there. The directory's times change.
     pub(in crate::fs) fn put_node(&self, name: &[u8], node: Node) -> Result<(), Errno> {
+        self.put_quietly(name, node)?;
+        self.modified();
+        Ok(())
+    }
+
+    /// The same, and the directory's times stay as they are.
+    pub(in crate::fs) fn put_quietly(&self, name: &[u8], node: Node) -> Result<(), Errno> {
+        let before = *self.meta.lock();
         if let Node::Inode(inode) = &node {
             inode.add_links(1);
             if inode.kind == FileType::Directory {
@@ -154,7 +167,7 @@ impl TmpInode {
         }
         let old = self.dir()?.lock().put(name, node);
         self.let_go(old);
-        self.modified();
+        self.meta.lock().ctime = before.ctime;
         Ok(())
     }
 

@@ -1,0 +1,1 @@
+//! Tests of overlays over real host directories.
