@@ -62,7 +62,9 @@ pub enum BootError {
 
 fn run(spec: &BootSpec, inherited: Inherited, control: &OwnedFd) -> Result<Control, BootError> {
     prepare(spec, control.as_fd())?;
-    // The platform starts here: the zygote is executed, and joins the guest's cgroups.
+    // The platform starts here: the zygote is executed, and joins the guest's cgroups. Then, and not before:
+    tell(control.as_fd(), &Control::ZygoteStarted)
+        .map_err(|e| BootError::Host("the control socket", e))?;
     lock()?;
     // The kernel runs here.
     drop(inherited);

@@ -177,6 +177,18 @@ fn forbidden_calls_die() {
 }
 
 #[test]
+fn every_unlisted_number_dies() {
+    const PAST_THE_LAST: u32 = 480;
+    for number in (0..PAST_THE_LAST).filter(|number| abi::nr::name(*number).is_some()) {
+        let listed = super::calls::CALLS.iter().any(|call| call.number == number);
+        if !listed && number != nr::clone3 {
+            let fate = locked_call(Profile::Directfs, number, [0; 6]);
+            assert_eq!(fate, Fate::Died, "call {number}");
+        }
+    }
+}
+
+#[test]
 fn high_halves_do_not_fool_the_filter() {
     let path = path();
     let high = 1_u64 << 32;
