@@ -1,4 +1,5 @@
-//! The project's own commands: `cargo xtask ci STEP` runs one step of the checks, `cargo xtask test` runs them all.
+//! The project's own commands: `cargo xtask ci STEP` runs one step of the checks, `cargo xtask test` all of
+//! them, and the rest write what is generated.
 #![forbid(unsafe_code)]
 
 mod packages;
@@ -20,6 +21,8 @@ enum Task {
     },
     /// Run every step, and fail if any failed.
     Test,
+    /// Write docs/host-calls.md, the list of host calls that a locked sentry may make.
+    HostCalls,
 }
 
 /// A step of the checks.
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
     let steps: &[Step] = match Task::parse() {
         Task::Ci { step } => &[step],
         Task::Test => &Step::ALL,
+        Task::HostCalls => return write_host_calls(),
     };
     let mut failed = Vec::new();
     for &step in steps {
@@ -58,6 +62,17 @@ fn main() -> ExitCode {
     } else {
         println!("== failed: {failed:?}");
         ExitCode::FAILURE
+    }
+}
+
+fn write_host_calls() -> ExitCode {
+    let path = root().join("docs/host-calls.md");
+    match std::fs::write(&path, host::lockdown::document()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}: {error}", path.display());
+            ExitCode::FAILURE
+        }
     }
 }
 

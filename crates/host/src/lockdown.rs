@@ -9,6 +9,7 @@
 //! kernel hands it, and calls write and _exit.
 
 mod calls;
+mod landlock;
 mod program;
 
 use abi::Errno;
@@ -17,6 +18,8 @@ use abi::nr::nr;
 use crate::error::{check, errno, last};
 use calls::{CALLS, Call, Group};
 use program::Verdict;
+
+pub use landlock::fence;
 
 /// What kind of process is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,22 +54,31 @@ impl Filter {
         install(&program)
     }
 
-    /// The calls and why each is there, one a line: for documents and for review.
-    pub fn describe(self) -> String {
-        let mut text = String::new();
-        for call in self.calls() {
-            let name = abi::nr::name(call.number).unwrap_or("?");
-            text.push_str(&format!("{name}: {}\n", call.why));
-        }
-        text
-    }
-
     fn calls(self) -> impl Iterator<Item = &'static Call> {
         CALLS.iter().filter(move |call| match call.group {
             Group::Always => true,
             Group::Directfs => self.profile == Profile::Directfs,
         })
     }
+}
+
+/// The list, as the document docs/host-calls.md shows it to those who review it.
+pub fn document() -> String {
+    let mut text = String::from(
+        "# What a locked sentry may ask of the host\n\n\
+         Made by `cargo xtask host-calls` from `crates/host/src/lockdown/calls.rs`. Any other call, or other arguments, \
+         kills the sentry; clone3 fails with ENOSYS. Calls marked with * are there only while the sentry reaches host \
+         files itself.\n\n| call | reason and bounds |\n|---|---|\n",
+    );
+    for call in CALLS {
+        let name = abi::nr::name(call.number).unwrap_or("?");
+        let mark = match call.group {
+            Group::Always => "",
+            Group::Directfs => " *",
+        };
+        text.push_str(&format!("| `{name}`{mark} | {} |\n", call.why));
+    }
+    text
 }
 
 /// The calls that are answered as an older kernel would, so that the C library falls back: clone3, whose flags are in
