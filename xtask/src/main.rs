@@ -134,12 +134,13 @@ fn is_installed(subcommand: &str) -> bool {
 
 /// Runs tests with nextest where it is installed, else with cargo's own runner.
 fn tests(arguments: &[&str]) -> anyhow::Result<()> {
-    let runner: &[&str] = if is_installed("nextest") {
-        &["nextest", "run", "--no-fail-fast", "--no-tests", "pass"]
-    } else {
-        &["test", "--no-fail-fast"]
-    };
-    cargo(&[runner, arguments].concat())
+    if is_installed("nextest") {
+        let runner = ["nextest", "run", "--no-fail-fast", "--no-tests", "pass"];
+        return cargo(&[&runner, arguments].concat());
+    }
+    // Some tests fork, which takes a process of one thread; nextest gives each test a process.
+    let one_by_one = ["--", "--test-threads", "1"];
+    cargo(&[&["test", "--no-fail-fast"], arguments, &one_by_one].concat())
 }
 
 fn cargo(arguments: &[&str]) -> anyhow::Result<()> {

@@ -143,6 +143,50 @@ fn guest_processes_can_join_their_groups_from_inside() {
 }
 
 #[test]
+fn launchers_sweep_only_after_the_dead() {
+    let sandboxes: Vec<_> = (0..6)
+        .map(|_| {
+            let running = Running::start(&mut evil(&["deaf"]));
+            let sandbox = running.sandbox();
+            running.signal(Signal::KILL);
+            sandbox
+        })
+        .collect();
+    for _ in 0..4 {
+        let launchers: Vec<_> = (0..12)
+            .map(|_| Running::start(&mut evil(&["exit", "5"])))
+            .collect();
+        for launcher in launchers {
+            let finished = launcher.finish();
+            assert_eq!(finished.code(), 5, "{finished:?}");
+        }
+    }
+    for sandbox in sandboxes {
+        sandbox.assert_gone();
+    }
+}
+
+#[test]
+fn a_waiting_launcher_is_small() {
+    let mut running = Running::start(&mut evil(&["count-signals", "2"]));
+    assert_eq!(running.read_line(), "ready");
+    let path = format!("/proc/{}/status", running.pid());
+    let resident = || {
+        let text = std::fs::read_to_string(&path).expect("its status");
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        kib.expect("a number of KiB")
+    };
+    // It lets go of its pages a moment after the sentry is on its way.
+    e2e::wait_for("the launcher to shrink", || {
+        (resident() <= 768).then_some(())
+    });
+    running.signal(Signal::USR1);
+    running.signal(Signal::USR2);
+    assert_eq!(running.finish().code(), 0);
+}
+
+#[test]
 fn the_sentry_is_spared_once_the_zygote_runs() {
     let score = |sandbox: &e2e::Sandbox| -> i32 {
         let path = format!("/proc/{}/oom_score_adj", sandbox.pid);
