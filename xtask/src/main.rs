@@ -1,2 +1,161 @@
-//! The project's own commands.
-fn main() {}
+//! The project's own commands: `cargo xtask ci STEP` runs one step of the checks, `cargo xtask test` all of
+//! them, and the rest write what is generated.
+#![forbid(unsafe_code)]
+
+mod packages;
+
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context, ensure};
+use clap::Parser;
+
+/// Checks and tests of the project.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask")]
+enum Task {
+    /// Run one step.
+    Ci {
+        /// Which.
+        step: Step,
+    },
+    /// Run every step, and fail if any failed.
+    Test,
+    /// Write docs/host-calls.md, the list of host calls that a locked sentry may make.
+    HostCalls,
+}
+
+/// A step of the checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Step {
+    /// Formatting and lints.
+    Tidy,
+    /// Tests of single crates.
+    Unit,
+    /// Guest programs, on the host's Linux and in a sandbox, which must agree.
+    Guest,
+    /// The program as a user runs it; needs root.
+    E2e,
+}
+
+impl Step {
+    const ALL: [Step; 4] = [Step::Tidy, Step::Unit, Step::Guest, Step::E2e];
+}
+
+fn main() -> ExitCode {
+    let steps: &[Step] = match Task::parse() {
+        Task::Ci { step } => &[step],
+        Task::Test => &Step::ALL,
+        Task::HostCalls => return write_host_calls(),
+    };
+    let mut failed = Vec::new();
+    for &step in steps {
+        println!("== {step:?}");
+        if let Err(error) = run(step) {
+            eprintln!("{step:?} failed: {error:#}");
+            failed.push(step);
+        }
+    }
+    if failed.is_empty() {
+        println!("== passed: {steps:?}");
+        ExitCode::SUCCESS
+    } else {
+        println!("== failed: {failed:?}");
+        ExitCode::FAILURE
+    }
+}
+
+fn write_host_calls() -> ExitCode {
+    let path = root().join("docs/host-calls.md");
+    match std::fs::write(&path, host::lockdown::document()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}: {error}", path.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(step: Step) -> anyhow::Result<()> {
+    match step {
+        Step::Tidy => {
+            let lints = &["--workspace", "--all-targets", "--", "-D", "warnings"];
+            checker("fmt", &["--all", "--check"])?;
+            checker("clippy", lints)
+        }
+        Step::Unit => {
+            let mut arguments = vec!["--workspace", "--exclude", "e2e"];
+            if has_guest_tests() {
+                arguments.extend(["--exclude", GUEST]);
+            }
+            tests(&arguments)
+        }
+        Step::E2e => whole("e2e"),
+        Step::Guest if has_guest_tests() => whole(GUEST),
+        Step::Guest => {
+            println!("there are none");
+            Ok(())
+        }
+    }
+}
+
+/// The package of the guest tests.
+const GUEST: &str = "guest";
+
+fn has_guest_tests() -> bool {
+    root().join("tests/guest/Cargo.toml").exists()
+}
+
+/// Runs a package's tests against the program as it is shipped: its filter kills, where a development build reports.
+fn whole(package: &str) -> anyhow::Result<()> {
+    packages::install()?;
+    cargo(&["build", "--release", "--package", "coffer"])?;
+    tests(&["--release", "--package", package])
+}
+
+/// Runs one of the toolchain's optional checkers, where it is installed.
+fn checker(name: &str, arguments: &[&str]) -> anyhow::Result<()> {
+    if is_installed(name) {
+        cargo(&[&[name], arguments].concat())
+    } else {
+        println!("cargo {name} is not installed: skipped");
+        Ok(())
+    }
+}
+
+fn is_installed(subcommand: &str) -> bool {
+    Command::new("cargo")
+        .args([subcommand, "--version"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// Runs tests with nextest where it is installed, else with cargo's own runner.
+fn tests(arguments: &[&str]) -> anyhow::Result<()> {
+    if is_installed("nextest") {
+        let runner = ["nextest", "run", "--no-fail-fast", "--no-tests", "pass"];
+        return cargo(&[&runner, arguments].concat());
+    }
+    // Some tests fork, which takes a process of one thread; nextest gives each test a process.
+    let one_by_one = ["--", "--test-threads", "1"];
+    cargo(&[&["test", "--no-fail-fast"], arguments, &one_by_one].concat())
+}
+
+fn cargo(arguments: &[&str]) -> anyhow::Result<()> {
+    println!("$ cargo {}", arguments.join(" "));
+    let status = Command::new("cargo")
+        .args(arguments)
+        .current_dir(root())
+        .status()
+        .context("cargo")?;
+    ensure!(status.success(), "cargo {}: {status}", arguments.join(" "));
+    Ok(())
+}
+
+/// The repository's directory.
+fn root() -> &'static Path {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here)
+}

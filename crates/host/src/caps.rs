@@ -42,6 +42,11 @@ pub fn confine(uid: u32, gid: u32, keep: CapabilitySet) -> Result<(), Errno> {
     rustix::thread::set_no_new_privs(true).map_err(errno)
 }
 
+/// Whether this process has all of these capabilities now.
+pub fn has(capabilities: CapabilitySet) -> bool {
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(capabilities))
+}
+
 /// Keeps at most these capabilities, and lets none survive an execve.
 pub fn limit(keep: CapabilitySet) -> Result<(), Errno> {
     rustix::thread::clear_ambient_capability_set().map_err(errno)?;

@@ -5,22 +5,21 @@
 //! or other arguments, kills the process. What cannot be told from arguments in registers (paths, structs) is held by
 //! the mounts instead: the process sees an empty root, and trees without setuid programs, devices and links.
 //!
-//! Invariant of the unsafe code: prctl with constants alone; the handler of debug builds reads the siginfo that the
+//! Invariant of the unsafe code: prctl with constants, seccomp with a program of this process; the handler of debug builds reads the siginfo that the
 //! kernel hands it, and calls write and _exit.
 
 mod calls;
-
-use std::collections::BTreeMap;
+mod landlock;
+mod program;
 
 use abi::Errno;
 use abi::nr::nr;
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule, TargetArch,
-};
 
-use crate::error::{check, last};
-use calls::{CALLS, Call, Group, Test, Width};
+use crate::error::{check, errno, last};
+use calls::{CALLS, Call, Group};
+use program::Verdict;
+
+pub use landlock::fence;
 
 /// What kind of process is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,23 +47,11 @@ impl Filter {
     /// A forbidden call then kills the process with SIGSYS. In builds with debug assertions, which are for developers
     /// alone, the call is named on standard error first.
     pub fn lock(self) -> Result<(), Errno> {
-        let missing = missing_calls().map_err(|_| Errno::EINVAL)?;
-        let allowed = self.program().map_err(|_| Errno::EINVAL)?;
+        let program = program::compile(self.calls(), &MISSING, REFUSAL);
         #[cfg(debug_assertions)]
         trap::install();
-        // The order matters: the list itself forbids installing filters.
-        install(&missing)?;
-        install(&allowed)
-    }
-
-    /// The calls and why each is there, one a line: for documents and for review.
-    pub fn describe(self) -> String {
-        let mut text = String::new();
-        for call in self.calls() {
-            let name = abi::nr::name(call.number).unwrap_or("?");
-            text.push_str(&format!("{name}: {}\n", call.why));
-        }
-        text
+        rustix::thread::set_no_new_privs(true).map_err(errno)?;
+        install(&program)
     }
 
     fn calls(self) -> impl Iterator<Item = &'static Call> {
@@ -73,29 +60,37 @@ impl Filter {
             Group::Directfs => self.profile == Profile::Directfs,
         })
     }
-
-    fn program(self) -> Result<BpfProgram, seccompiler::BackendError> {
-        let mut rules = BTreeMap::new();
-        // Answered by the other filter; this one must not be the stricter.
-        rules.insert(i64::from(nr::clone3), Vec::new());
-        for call in self.calls() {
-            let alternatives: Vec<SeccompRule> = call
-                .allowed
-                .iter()
-                .map(|tests| SeccompRule::new(conditions(tests)?))
-                .collect::<Result<_, _>>()?;
-            rules.insert(i64::from(call.number), alternatives);
-        }
-        compile(rules, REFUSAL, SeccompAction::Allow)
-    }
 }
+
+/// The list, as the document docs/host-calls.md shows it to those who review it.
+pub fn document() -> String {
+    let mut text = String::from(
+        "# What a locked sentry may ask of the host\n\n\
+         Made by `cargo xtask host-calls` from `crates/host/src/lockdown/calls.rs`. Any other call, or other arguments, \
+         kills the sentry; clone3 fails with ENOSYS. Calls marked with * are there only while the sentry reaches host \
+         files itself.\n\n| call | reason and bounds |\n|---|---|\n",
+    );
+    for call in CALLS {
+        let name = abi::nr::name(call.number).unwrap_or("?");
+        let mark = match call.group {
+            Group::Always => "",
+            Group::Directfs => " *",
+        };
+        text.push_str(&format!("| `{name}`{mark} | {} |\n", call.why));
+    }
+    text
+}
+
+/// The calls that are answered as an older kernel would, so that the C library falls back: clone3, whose flags are in
+/// memory, where no filter sees them.
+const MISSING: [u32; 1] = [nr::clone3];
 
 /// What befalls a process that makes a forbidden call.
 #[cfg(not(debug_assertions))]
-const REFUSAL: SeccompAction = SeccompAction::KillProcess;
+const REFUSAL: Verdict = Verdict::Kill;
 /// What befalls a process that makes a forbidden call: a handler that names the call and exits.
 #[cfg(debug_assertions)]
-const REFUSAL: SeccompAction = SeccompAction::Trap;
+const REFUSAL: Verdict = Verdict::Trap;
 
 /// Refuses executable memory to this process and its descendants (PR_SET_MDWE). Hosts before Linux 6.3 cannot; there
 /// the filter's refusal of PROT_EXEC stands alone.
@@ -109,51 +104,26 @@ pub fn refuse_executable_memory() -> Result<(), Errno> {
     check(result.into()).map(|_| ())
 }
 
-/// The calls that are answered as an older kernel would, so that the C library falls back: clone3, whose flags are in
-/// memory, where no filter sees them.
-fn missing_calls() -> Result<BpfProgram, seccompiler::BackendError> {
-    let rules = BTreeMap::from([(i64::from(nr::clone3), Vec::new())]);
-    let missing = SeccompAction::Errno(Errno::ENOSYS.raw().unsigned_abs());
-    compile(rules, SeccompAction::Allow, missing)
-}
-
-fn compile(
-    rules: BTreeMap<i64, Vec<SeccompRule>>,
-    otherwise: SeccompAction,
-    listed: SeccompAction,
-) -> Result<BpfProgram, seccompiler::BackendError> {
-    SeccompFilter::new(rules, otherwise, listed, TargetArch::x86_64)?.try_into()
-}
-
-fn conditions(tests: &[Test]) -> Result<Vec<SeccompCondition>, seccompiler::BackendError> {
-    tests
-        .iter()
-        .map(|test| {
-            let (argument, width, operator, value) = match *test {
-                Test::Is(argument, width, value) => (argument, width, SeccompCmpOp::Eq, value),
-                Test::Bits(argument, width, mask, value) => {
-                    (argument, width, SeccompCmpOp::MaskedEq(mask), value)
-                }
-                Test::AtLeast(argument, value) => (argument, Width::Half, SeccompCmpOp::Ge, value),
-                Test::AtMost(argument, value) => (argument, Width::Half, SeccompCmpOp::Le, value),
-            };
-            let width = match width {
-                Width::Half => SeccompCmpArgLen::Dword,
-                Width::Full => SeccompCmpArgLen::Qword,
-            };
-            SeccompCondition::new(argument, width, operator, value)
-        })
-        .collect()
-}
-
-fn install(program: &BpfProgram) -> Result<(), Errno> {
-    seccompiler::apply_filter_all_threads(program).map_err(|error| match error {
-        seccompiler::Error::Prctl(error) | seccompiler::Error::Seccomp(error) => error
-            .raw_os_error()
-            .and_then(Errno::from_raw)
-            .unwrap_or(Errno::EINVAL),
-        _ => Errno::EINVAL,
-    })
+/// Installs the program for all threads.
+fn install(program: &[libc::sock_filter]) -> Result<(), Errno> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(program.len()).map_err(|_| Errno::EINVAL)?,
+        filter: program.as_ptr().cast_mut(),
+    };
+    // SAFETY: the kernel reads as many instructions as it is told, and writes none.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            libc::SECCOMP_FILTER_FLAG_TSYNC,
+            &raw const program,
+        )
+    };
+    match check(result)? {
+        0 => Ok(()),
+        // The id of a thread that has a filter of its own.
+        _ => Err(Errno::EBUSY),
+    }
 }
 
 /// Names the forbidden call before the process ends, for those who build Coffer.

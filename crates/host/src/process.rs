@@ -11,7 +11,7 @@ use std::time::Duration;
 use abi::Errno;
 use abi::signal::Signal;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, WaitId, WaitIdOptions};
+use rustix::process::{Pid, Resource, Rlimit, WaitId, WaitIdOptions};
 
 use crate::error::{check, errno, last};
 
@@ -176,9 +176,19 @@ pub fn set_hostname(name: &str) -> Result<(), Errno> {
     rustix::system::sethostname(name.as_bytes()).map_err(errno)
 }
 
+/// Raises the hard limit of descriptors to this many, for this process and those that it will make; not an error where
+/// the host refuses.
+pub fn raise_file_limit(files: u64) {
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    if limit.maximum.is_some_and(|maximum| maximum < files) {
+        limit.maximum = Some(files);
+        // What there is must do, then.
+        let _ = rustix::process::setrlimit(Resource::Nofile, limit);
+    }
+}
+
 /// Allows no core files, and as many descriptors as the hard limit does.
 pub fn set_limits() -> Result<(), Errno> {
-    use rustix::process::{Resource, Rlimit};
     let none = Rlimit {
         current: Some(0),
         maximum: Some(0),

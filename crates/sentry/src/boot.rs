@@ -62,14 +62,17 @@ pub enum BootError {
 
 fn run(spec: &BootSpec, inherited: Inherited, control: &OwnedFd) -> Result<Control, BootError> {
     prepare(spec, control.as_fd())?;
-    // The platform starts here: the zygote is executed, and joins the guest's cgroups.
+    // The platform starts here: the zygote is executed, and joins the guest's cgroups. Then, and not before:
+    tell(control.as_fd(), &Control::ZygoteStarted)
+        .map_err(|e| BootError::Host("the control socket", e))?;
     lock()?;
     // The kernel runs here.
     drop(inherited);
     Err(BootError::NoKernel)
 }
 
-/// What comes before the zygote: checks the specification and makes this process nobody's prey.
+/// What comes before the zygote: checks the specification, makes this process nobody's prey, and raises the
+/// fence, within which the zygote must stand to be reached.
 pub fn prepare(spec: &BootSpec, control: BorrowedFd<'_>) -> Result<(), BootError> {
     check(spec).map_err(BootError::Spec)?;
     host::process::set_not_dumpable().map_err(|e| BootError::Host("PR_SET_DUMPABLE", e))?;
@@ -77,7 +80,7 @@ pub fn prepare(spec: &BootSpec, control: BorrowedFd<'_>) -> Result<(), BootError
     if host::socket::peer_is_gone(control) {
         return Err(BootError::Orphaned);
     }
-    Ok(())
+    host::lockdown::fence().map_err(|e| BootError::Host("the landlock fence", e))
 }
 
 /// What comes between the zygote's start and the kernel: the last capabilities that could pass to a program are

@@ -17,11 +17,13 @@ pub struct BootSpec {
     /// The host name that the guest sees.
     pub hostname: String,
     /// The root's lower trees: (path below the root, detached mount's descriptor), the root ("/") first, each
-    /// submount after what it is mounted on. All read-only.
+    /// submount after what it is mounted on. All read-only. A submount may be of a single file.
     pub lower: Vec<(ByteString, i32)>,
     /// Volumes, mounted over the root in this order.
     pub volumes: Vec<Volume>,
-    /// Standard input, output and error, reopened where the launcher could.
+    /// Standard input, output and error: 0, 1 and 2. Pipes and terminals were reopened for the sentry and are
+    /// non-blocking; regular files, and whatever could not be reopened, are shared with the launcher's caller, whose
+    /// flags they keep.
     pub stdio: [i32; 3],
     /// The control socket to the launcher (a SOCK_SEQPACKET pair's end).
     pub control: i32,
@@ -39,7 +41,7 @@ pub struct BootSpec {
 pub struct Volume {
     /// Where it appears, absolute.
     pub target: ByteString,
-    /// The detached mount's descriptor.
+    /// The detached mount's descriptor (O_PATH), of a directory or a file.
     pub fd: i32,
     /// Whether writing is refused (the mount itself is read-only too).
     pub read_only: bool,
@@ -93,6 +95,8 @@ impl From<Vec<u8>> for ByteString {
 pub enum Control {
     /// Launcher to sentry: the launcher was sent this signal; pass it to the sandbox's first process.
     Signal(u8),
+    /// Sentry to launcher: the zygote runs, so that the sentry may be made the last to die for want of memory.
+    ZygoteStarted,
     /// Sentry to launcher: the first process could not be started; the exit code to use (126 or 127) and why.
     StartFailed(u8, String),
     /// Sentry to launcher: the first process ended with this exit code, or by this signal.

@@ -85,14 +85,16 @@ impl Running {
 
     /// Its sandbox, once there is one.
     pub fn sandbox(&self) -> Sandbox {
+        Sandbox::of(wait_for("the sentry", || self.sentry()))
+    }
+
+    /// The sentry's pid, where there is one yet.
+    fn sentry(&self) -> Option<u32> {
         let path = format!("/proc/{0}/task/{0}/children", self.pid());
-        let pid = wait_for("the sentry", || {
-            let children = std::fs::read_to_string(&path).ok()?;
-            let pid = children.split_whitespace().next()?.parse().ok()?;
-            let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-            command.starts_with(b"coffer\0boot\0").then_some(pid)
-        });
-        Sandbox::of(pid)
+        let children = std::fs::read_to_string(&path).ok()?;
+        let pid = children.split_whitespace().next()?.parse().ok()?;
+        let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        command.starts_with(b"coffer\0boot\0").then_some(pid)
     }
 
     /// Sends it a signal.
@@ -123,10 +125,27 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait()
+            && let Some(sentry) = self.sentry()
+            && kill(sentry)
+        {
+            // The launcher then cleans up and ends by itself.
+            let child = &mut self.child;
+            wait_for("the launcher's end", || child.try_wait().ok()?);
+        }
         // Already dead is well enough.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Kills the process; whether it was there.
+fn kill(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok();
+    pid.and_then(rustix::process::Pid::from_raw)
+        .is_some_and(|pid| {
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).is_ok()
+        })
 }
 
 fn read_all(source: &mut dyn Read) -> String {

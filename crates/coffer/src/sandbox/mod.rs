@@ -1,11 +1,12 @@
 //! A sandbox as its launcher sees it: made, watched, and cleaned up after.
 //!
 //! `mounts`, `stdio` and `cgroup` make what the sentry is handed; `spawn` isolates the process that becomes the
-//! sentry; `watch` stays with it. Nothing that the sentry says is trusted: it is believed about how the guest ended,
+//! sentry, with `oom`; `watch` stays with it. Nothing that the sentry says is trusted: it is believed about how the guest ended,
 //! and about nothing else.
 
 mod cgroup;
 mod mounts;
+mod oom;
 mod spawn;
 mod stdio;
 mod watch;
@@ -13,12 +14,16 @@ mod watch;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use host::caps::CapabilitySet;
 use sentry::BootSpec;
 use sentry::spec::{self, ExitStatus};
 
 /// The host name that guests see.
 const HOSTNAME: &str = "coffer";
+
+/// How many descriptors a sentry may have, where the host allows it.
+const FILES: u64 = 1 << 20;
 
 /// What to run, and in what.
 #[derive(Debug)]
@@ -63,6 +68,11 @@ pub(crate) enum Outcome {
 
 /// Runs a sandbox to its end.
 pub(crate) fn run(config: Config) -> anyhow::Result<Outcome> {
+    ensure!(
+        host::caps::has(CapabilitySet::SYS_ADMIN),
+        "sandboxes are made from detached mounts, which takes root (CAP_SYS_ADMIN)"
+    );
+    host::process::raise_file_limit(FILES);
     let watcher = watch::Watcher::new()?;
     let memory = config.memory.unwrap_or(host::machine::memory() / 2);
     let groups = cgroup::Groups::create(&cgroup::Limits {

@@ -8,6 +8,7 @@ use host::process::{Child, Fork};
 use sentry::spec::Control;
 
 use super::cgroup::Groups;
+use super::oom;
 use super::{Given, HOSTNAME, Handover};
 
 /// Who the sentry is: on the host a user that owns nothing.
@@ -35,6 +36,7 @@ pub(super) fn sentry(handover: Handover, groups: &Groups) -> anyhow::Result<Sent
     };
     let admitted = map_ids(child.pid())
         .and_then(|()| groups.admit_sentry(child.pid()))
+        .inspect(|()| oom::offer(child.pid()))
         .and_then(|()| {
             host::socket::send(handover.launcher.as_fd(), GO, &[], true)
                 .context("the control socket")

@@ -10,6 +10,7 @@ use host::signal::Signals;
 use sentry::spec::Control;
 
 use super::Outcome;
+use super::oom;
 use super::spawn::Sentry;
 
 /// The longest packet that the sentry may send.
@@ -96,13 +97,17 @@ impl Watcher {
             }
             if spoken {
                 let mut packet = [0; LONGEST_PACKET];
-                return match host::socket::recv(control, &mut packet, true) {
-                    Ok(Some(received)) => serde_json::from_slice(&packet[..received.len])
-                        .map(Some)
-                        .context("the sentry's packet makes no sense"),
-                    Ok(None) | Err(abi::Errno::ECONNRESET) => Ok(None),
-                    Err(error) => Err(error).context("reading the control socket"),
+                let received = match host::socket::recv(control, &mut packet, true) {
+                    Ok(Some(received)) => received,
+                    Ok(None) | Err(abi::Errno::ECONNRESET) => return Ok(None),
+                    Err(error) => return Err(error).context("reading the control socket"),
                 };
+                match serde_json::from_slice(&packet[..received.len])
+                    .context("the sentry's packet makes no sense")?
+                {
+                    Control::ZygoteStarted => oom::spare(sentry.child.pid()),
+                    last_word => return Ok(Some(last_word)),
+                }
             }
         }
     }

@@ -31,11 +31,15 @@ fn boot(spec: BootSpec, mut inherited: Inherited) -> ExitCode {
     if locked {
         sentry::boot::lock().expect("locked");
     }
-    act(words, &spec, inherited, &control)
+    act(words, &spec, inherited, control.as_fd())
 }
 
-fn act(words: &[&str], spec: &BootSpec, mut inherited: Inherited, control: &OwnedFd) -> ExitCode {
-    let control = control.as_fd();
+fn act(
+    words: &[&str],
+    spec: &BootSpec,
+    mut inherited: Inherited,
+    control: BorrowedFd<'_>,
+) -> ExitCode {
     let say = |message: Control| tell(control, &message).expect("told");
     match words {
         ["exit", code] => say(Control::Exited(ExitStatus::Code(number(code)))),
@@ -53,6 +57,18 @@ fn act(words: &[&str], spec: &BootSpec, mut inherited: Inherited, control: &Owne
             );
         }
         ["count-signals", wanted] => count_signals(number(wanted), control),
+        ["zygote-started", words @ ..] => {
+            say(Control::ZygoteStarted);
+            return act(words, spec, inherited, control);
+        }
+        ["join-guest", words @ ..] => {
+            for number in &spec.guest_cgroups {
+                let door = inherited.take(*number).expect("a cgroup's file");
+                rustix::io::write(&door, b"0").expect("joined");
+            }
+            return act(words, spec, inherited, control);
+        }
+        ["terminal"] => terminal(control),
         ["deaf"] => loop {
             std::thread::sleep(std::time::Duration::from_secs(3600));
         },
@@ -87,6 +103,22 @@ fn count_signals(wanted: u8, control: BorrowedFd<'_>) {
     }
     println!("{}", seen.join(" "));
     tell(control, &Control::Exited(ExitStatus::Code(0))).expect("told");
+}
+
+/// Uses the terminal as a locked sentry may; then waits for a signal from it.
+fn terminal(control: BorrowedFd<'_>) {
+    let input = std::io::stdin();
+    let size = rustix::termios::tcgetwinsize(&input).expect("the window's size");
+    println!("{}x{}", size.ws_col, size.ws_row);
+    let mut settings = rustix::termios::tcgetattr(&input).expect("the settings");
+    settings
+        .local_modes
+        .remove(rustix::termios::LocalModes::ECHO);
+    let now = rustix::termios::OptionalActions::Now;
+    rustix::termios::tcsetattr(&input, now, &settings).expect("other settings");
+    let flags = rustix::fs::fcntl_getfl(&input).expect("the flags");
+    println!("non-blocking: {}", flags.contains(OFlags::NONBLOCK));
+    count_signals(1, control);
 }
 
 /// Tries what a sentry must not be able to do though it is not locked yet; the successes.

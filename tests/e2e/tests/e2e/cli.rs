@@ -143,3 +143,16 @@ fn the_specification_says_what_was_asked_for() {
         );
     }
 }
+
+#[test]
+fn without_its_capability_the_error_says_so() {
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set", "-sys_admin"]).arg(coffer());
+    let finished = run(command.args(["do", "--", "true"]));
+    assert_eq!(finished.code(), 125, "{finished:?}");
+    assert!(
+        finished.stderr.contains("root (CAP_SYS_ADMIN)"),
+        "{finished:?}"
+    );
+    assert_eq!(finished.stderr.lines().count(), 1, "{finished:?}");
+}

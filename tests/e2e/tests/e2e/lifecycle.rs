@@ -127,3 +127,136 @@ fn limits_stand_on_the_group() {
         assert!(group.join("guest/cgroup.procs").exists());
     }
 }
+
+#[test]
+fn guest_processes_can_join_their_groups_from_inside() {
+    let mut running = Running::start(&mut evil(&["join-guest", "count-signals", "1"]));
+    assert_eq!(running.read_line(), "ready");
+    let sandbox = running.sandbox();
+    for group in sandbox.cgroups() {
+        let procs = std::fs::read_to_string(group.join("guest/cgroup.procs")).expect("the guest's");
+        assert_eq!(procs.trim(), sandbox.pid.to_string());
+    }
+    running.signal(Signal::TERM);
+    assert_eq!(running.finish().code(), 0);
+    sandbox.assert_gone();
+}
+
+#[test]
+fn launchers_sweep_only_after_the_dead() {
+    let sandboxes: Vec<_> = (0..6)
+        .map(|_| {
+            let running = Running::start(&mut evil(&["deaf"]));
+            let sandbox = running.sandbox();
+            running.signal(Signal::KILL);
+            sandbox
+        })
+        .collect();
+    for _ in 0..4 {
+        let launchers: Vec<_> = (0..12)
+            .map(|_| Running::start(&mut evil(&["exit", "5"])))
+            .collect();
+        for launcher in launchers {
+            let finished = launcher.finish();
+            assert_eq!(finished.code(), 5, "{finished:?}");
+        }
+    }
+    for sandbox in sandboxes {
+        sandbox.assert_gone();
+    }
+}
+
+#[test]
+fn a_waiting_launcher_is_small() {
+    let mut running = Running::start(&mut evil(&["count-signals", "2"]));
+    assert_eq!(running.read_line(), "ready");
+    let path = format!("/proc/{}/status", running.pid());
+    let resident = || {
+        let text = std::fs::read_to_string(&path).expect("its status");
+        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        kib.expect("a number of KiB")
+    };
+    // It lets go of its pages a moment after the sentry is on its way.
+    e2e::wait_for("the launcher to shrink", || {
+        (resident() <= 768).then_some(())
+    });
+    running.signal(Signal::USR1);
+    running.signal(Signal::USR2);
+    assert_eq!(running.finish().code(), 0);
+}
+
+#[test]
+fn the_sentry_is_spared_once_the_zygote_runs() {
+    let score = |sandbox: &e2e::Sandbox| -> i32 {
+        let path = format!("/proc/{}/oom_score_adj", sandbox.pid);
+        let text = std::fs::read_to_string(path).expect("its score");
+        text.trim().parse().expect("a number")
+    };
+    let own = std::fs::read_to_string("/proc/self/oom_score_adj").expect("our score");
+    let own: i32 = own.trim().parse().expect("a number");
+    let running = Running::start(&mut evil(&["deaf"]));
+    assert_eq!(score(&running.sandbox()), (own + 500).min(1000));
+    let running = Running::start(&mut evil(&["zygote-started", "deaf"]));
+    let sandbox = running.sandbox();
+    e2e::wait_for("the sentry to be spared", || {
+        (score(&sandbox) == own).then_some(())
+    });
+}
+
+#[test]
+fn terminals_work_and_keep_their_flags() {
+    use rustix::pty::OpenptFlags;
+    use std::io::{BufRead, BufReader, Write};
+
+    let master = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    rustix::pty::grantpt(&master).expect("granted");
+    rustix::pty::unlockpt(&master).expect("unlocked");
+    let path = rustix::pty::ptsname(&master, Vec::new()).expect("its name");
+    let path = path.into_string().expect("a path");
+    let size = rustix::termios::Winsize {
+        ws_row: 33,
+        ws_col: 77,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    rustix::termios::tcsetwinsize(&master, size).expect("sized");
+    let slave = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .expect("the slave");
+    let mut command = Command::new("setsid");
+    command.args([
+        "--ctty",
+        "--wait",
+        env!("CARGO_BIN_EXE_evil"),
+        "do",
+        "--",
+        "terminal",
+    ]);
+    let copy = || slave.try_clone().expect("a copy");
+    let mut child = command
+        .stdin(copy())
+        .stdout(copy())
+        .stderr(copy())
+        .spawn()
+        .expect("started");
+    drop(command);
+    let mut master = std::fs::File::from(master);
+    let mut lines = BufReader::new(master.try_clone().expect("a copy")).lines();
+    let mut line = || lines.next().expect("a line").expect("readable");
+    assert_eq!(line().trim(), "77x33");
+    assert_eq!(line().trim(), "non-blocking: true");
+    assert_eq!(line().trim(), "ready");
+    let flags = rustix::fs::fcntl_getfl(&slave).expect("our flags");
+    assert!(
+        !flags.contains(rustix::fs::OFlags::NONBLOCK),
+        "O_NONBLOCK leaked"
+    );
+    // Control-C: the terminal signals its foreground group, which is the launcher's.
+    master.write_all(b"\x03").expect("typed");
+    assert_eq!(line().trim(), "2");
+    let status = e2e::wait_for("the end", || child.try_wait().expect("a child"));
+    assert!(status.success(), "{status}");
+}

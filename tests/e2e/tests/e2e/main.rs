@@ -2,6 +2,7 @@
 
 mod cli;
 mod lifecycle;
+mod mounts;
 mod posture;
 
 use std::process::Command;
