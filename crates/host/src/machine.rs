@@ -28,3 +28,12 @@ pub fn auxv(kind: u64) -> u64 {
     // SAFETY: reads the process's own vector, which the C library keeps.
     unsafe { libc::getauxval(kind) }
 }
+
+/// Fills a buffer with bits that nobody can guess.
+pub fn fill_random(mut to: &mut [u8]) -> Result<(), Errno> {
+    while !to.is_empty() {
+        let got = rustix::rand::getrandom(&mut *to, rustix::rand::GetRandomFlags::empty()).map_err(errno)?;
+        to = &mut to[got..];
+    }
+    Ok(())
+}

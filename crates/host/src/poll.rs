@@ -46,6 +46,12 @@ impl Poller {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token.0), flags).map_err(errno)
     }
 
+    /// Watches a descriptor no longer.
+    pub fn remove(&self, fd: BorrowedFd<'_>) {
+        // Fails only where it was not watched.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
     /// Lets the next [`Poller::wait`] return in this many nanoseconds, at the latest.
     pub fn set_timer(&self, nanos: i64) {
         let nanos = nanos.max(1);
@@ -72,7 +78,8 @@ impl Poller {
         }
         let mut ready = Vec::with_capacity(events.len());
         for event in events {
-            let (token, flags) = (event.data.u64(), event.flags.bits());
+            let (data, flags) = (event.data, event.flags);
+            let (token, flags) = (data.u64(), flags.bits());
             let mut counter = [0; 8];
             match token {
                 // What they say is only that they say something.

@@ -179,6 +179,9 @@ pub trait Space: Send + Sync {
     /// Ends it: no guest instruction of it runs after this returns, and its memory is given back soon.
     fn kill(&self);
 
+    /// Processor time that it used so far: nanoseconds.
+    fn cpu_time(&self) -> u64;
+
     /// Whether it has ended.
     fn is_dead(&self) -> bool;
 }
@@ -234,6 +237,9 @@ pub trait Thread: Send + Sync {
 
     /// Sets what getpid and gettid answer without a report; zeros for "ask".
     fn set_local(&self, pid: u32, tid: u32);
+
+    /// Processor time that it used so far: nanoseconds.
+    fn cpu_time(&self) -> u64;
 
     /// Starts the thread over with other registers: what [`Space::thread`] does, without a new host thread. The thread has reported.
     fn restart(&self, start: &Start);

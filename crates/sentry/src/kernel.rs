@@ -316,4 +316,8 @@ impl crate::fs::stdio::HostPoller for Kernel {
         drop(watched);
         self.poller.add(fd, Token(FIRST_WATCH + at as u64), true)
     }
+
+    fn unwatch(&self, fd: std::os::fd::BorrowedFd<'_>) {
+        self.poller.remove(fd);
+    }
 }

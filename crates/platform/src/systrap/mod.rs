@@ -116,13 +116,18 @@ const FORK_SIGNALS: u32 = 24;
 impl Systrap {
     /// Starts the zygote. The caller is the first process of its PID namespace, has one thread, and has blocked every signal.
     pub fn start(setup: &Setup<'_>) -> Result<Systrap, Errno> {
-        let areas = SharedPages::map(
-            areas_file.as_fd(),
-            usize::try_from(AREA * board::CONTEXTS).expect("fits"),
-        )?;
-        let commands = SharedPages::map(files.commands.as_fd(), COMMAND_PAGES as usize * 4096)?;
-        let pages = SharedPages::map(files.pages.as_fd(), shared::LEN)?;
+        let areas_len = AREA * board::CONTEXTS;
+        let areas_file = zygote::memory_file(c"areas", i64::try_from(areas_len).expect("fits"))?;
+        let commands_file = zygote::memory_file(c"commands", i64::from(COMMAND_PAGES) * 4096)?;
+        let pages_file = zygote::memory_file(c"shared", i64::try_from(shared::LEN).expect("fits"))?;
+        let areas = SharedPages::map(areas_file.as_fd(), usize::try_from(areas_len).expect("fits"))?;
+        let commands = SharedPages::map(commands_file.as_fd(), COMMAND_PAGES as usize * 4096)?;
+        let pages = SharedPages::map(pages_file.as_fd(), shared::LEN)?;
         write_filters(&pages);
+        // From here on only the mappings just made can write to them.
+        zygote::seal_future_writes(commands_file.as_fd())?;
+        zygote::seal_future_writes(pages_file.as_fd())?;
+        let stub = zygote::executable(STUB)?;
         let (ours, theirs) = socket_pair()?;
         let pid = zygote::spawn(&zygote::Parts {
             stub: stub.as_fd(),

@@ -504,9 +504,19 @@ impl Mm {
         Ok(bytes)
     }
 
-    /// Whether all of the range is mapped (msync(2)).
-    pub fn is_mapped(&self, addr: u64, end: u64) -> bool {
-        self.areas.lock().covers(addr, end)
+    /// msync(2): ENOMEM where part of the range is not mapped. The stub's own shared mappings of host files are the host's pages, so
+    /// with `wait` the files are written out.
+    pub fn sync(&self, addr: u64, end: u64, wait: bool) -> Result<(), Errno> {
+        let areas = self.areas.lock();
+        let covered = areas.covers(addr, end);
+        let parts = areas.within(addr, end);
+        drop(areas);
+        for (_, area) in parts {
+            if let (true, true, Some((file, _))) = (wait, area.shared(), &area.file) {
+                file.sync(true)?;
+            }
+        }
+        if covered { Ok(()) } else { Err(Errno::ENOMEM) }
     }
 
     /// What shared object, and which offset of it, is mapped at `addr`: a futex's name.

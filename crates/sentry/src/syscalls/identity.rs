@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use abi::cap::CapSet;
 use abi::{Errno, UserPtr};
 
 use crate::task::Task;
-use crate::task::credentials::{CapSet, Credentials};
+use crate::task::credentials::Credentials;
 
 pub(super) fn getuid(task: &Arc<Task>) -> Result<u32, Errno> {
     Ok(task.creds().uid.real)
@@ -139,7 +140,7 @@ pub(super) fn capget(task: &Arc<Task>, header: UserPtr<[u32; 2]>, data: UserPtr<
     let mut bytes = Vec::new();
     for word in 0..words {
         for set in [creds.effective, creds.permitted, creds.inheritable] {
-            let part = (set.bits() >> (32 * word)) & 0xffff_ffff;
+            let part = (set.0 >> (32 * word)) & 0xffff_ffff;
             bytes.extend_from_slice(&(part as u32).to_ne_bytes());
         }
     }
@@ -154,7 +155,7 @@ pub(super) fn capset(task: &Arc<Task>, header: UserPtr<[u32; 2]>, data: UserPtr<
     let values = task.mm().get_array(data, words * 3)?;
     let set = |kind: usize| {
         let bits = (0..words).fold(0, |bits, word| bits | u64::from(values[word * 3 + kind]) << (32 * word));
-        CapSet::from_bits_truncate(bits)
+        CapSet(bits).intersection(CapSet::FULL)
     };
     change(task, |creds| creds.capset(set(0), set(1), set(2)))
 }

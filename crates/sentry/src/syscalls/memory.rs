@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use abi::Errno;
+use abi::cap::Cap;
 use abi::UserPtr;
 
 use super::decode::Fd;
@@ -102,7 +103,7 @@ fn lock(task: &Arc<Task>, addr: u64, len: u64, on: bool) -> Result<(), Errno> {
     if on {
         let limit = task.limit(Resource::Memlock);
         let size = page_up(len + addr - page_down(addr)).ok_or(Errno::EINVAL)?;
-        let privileged = task.creds().effective.contains(crate::task::credentials::CapSet::IPC_LOCK);
+        let privileged = task.creds().has(Cap::IPC_LOCK);
         if size > limit && !privileged {
             return Err(if limit == 0 { Errno::EPERM } else { Errno::ENOMEM });
         }

@@ -6,7 +6,7 @@ use abi::{Errno, UserPtr};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::task::Task;
-use crate::task::credentials::CapSet;
+use abi::cap::Cap;
 use crate::time::Clock;
 
 /// The release that programs are told of: that of the Linux whose ABI this follows.
@@ -26,7 +26,7 @@ pub(super) fn uname(task: &Arc<Task>, to: UserPtr<[u8; 390]>) -> Result<(), Errn
 }
 
 fn new_name(task: &Arc<Task>, from: u64, len: i32) -> Result<String, Errno> {
-    if !task.creds().effective.contains(CapSet::SYS_ADMIN) {
+    if !task.creds().has(Cap::SYS_ADMIN) {
         return Err(Errno::EPERM);
     }
     let len = usize::try_from(len).ok().filter(|len| *len <= 64).ok_or(Errno::EINVAL)?;
@@ -199,7 +199,7 @@ pub(super) fn setpriority(task: &Arc<Task>, which: u32, _who: i32, nice: i32) ->
     if which > 2 {
         return Err(Errno::EINVAL);
     }
-    if nice < 0 && !task.creds().effective.contains(CapSet::SYS_NICE) { Err(Errno::EACCES) } else { Ok(()) }
+    if nice < 0 && !task.creds().has(Cap::SYS_NICE) { Err(Errno::EACCES) } else { Ok(()) }
 }
 
 pub(super) fn personality(_: &Arc<Task>, to: u32) -> Result<usize, Errno> {

@@ -4,6 +4,7 @@
 //! ([`decode`]); dispatch, `--strace`, the log of what is missing and `docs/syscalls.md` all come from the row.
 
 pub mod decode;
+mod files;
 mod futex;
 mod identity;
 mod memory;

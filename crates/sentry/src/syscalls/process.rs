@@ -10,7 +10,7 @@ use abi::{Errno, UserCStr, UserPtr};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::decode::Fd;
-use crate::task::credentials::CapSet;
+use abi::cap::Cap;
 use crate::task::{CallState, CloneArgs, CloneFlags, ExecRequest, ExitStatus, Resource, Step, Task, WaitFor, WaitOptions};
 use crate::time::Clock;
 
@@ -388,15 +388,15 @@ pub(super) fn prctl(task: &Arc<Task>, option: u32, a: u64, b: u64, c: u64, d: u6
         // PR_CAPBSET_READ, PR_CAPBSET_DROP
         23 => {
             let bit = u32::try_from(a).ok().filter(|bit| *bit <= 40).ok_or(Errno::EINVAL)?;
-            return Ok(usize::from(task.creds().bounding.contains_bit(bit)));
+            return Ok(usize::from(task.creds().bounding.0 >> bit & 1 != 0));
         }
         24 => {
             let bit = u32::try_from(a).ok().filter(|bit| *bit <= 40).ok_or(Errno::EINVAL)?;
             let mut creds = (*task.creds()).clone();
-            if !creds.effective.contains(CapSet::SETPCAP) {
+            if !creds.has(Cap::SETPCAP) {
                 return Err(Errno::EPERM);
             }
-            creds.bounding.remove_bit(bit);
+            creds.bounding.0 &= !(1 << bit);
             task.set_creds(creds);
         }
         // PR_GET_SECUREBITS
@@ -442,7 +442,7 @@ fn limit_target(task: &Arc<Task>, pid: i32) -> Result<Arc<crate::task::Process>,
     let process = Arc::clone(&task.kernel.tree().lock().process(pid)?.process);
     let other = process.any_thread().ok_or(Errno::ESRCH)?.creds();
     let mine = task.creds();
-    if mine.uid.real != other.uid.real && !mine.effective.contains(CapSet::SYS_RESOURCE) {
+    if mine.uid.real != other.uid.real && !mine.has(Cap::SYS_RESOURCE) {
         return Err(Errno::EPERM);
     }
     Ok(process)
@@ -458,7 +458,7 @@ pub(super) fn prlimit64(task: &Arc<Task>, pid: i32, resource: u32, new: UserPtr<
         if soft > hard {
             return Err(Errno::EINVAL);
         }
-        let privileged = task.creds().effective.contains(CapSet::SYS_RESOURCE);
+        let privileged = task.creds().has(Cap::SYS_RESOURCE);
         if (hard > before.1 && !privileged) || (resource == Resource::Nofile && hard > u64::from(crate::vfs::NR_OPEN)) {
             return Err(Errno::EPERM);
         }

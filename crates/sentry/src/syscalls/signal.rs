@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::decode::SignalNumber;
 use crate::sync::EventMask;
-use crate::task::credentials::CapSet;
+use abi::cap::Cap;
 use crate::task::signal::SIG_IGN;
 use crate::task::{CallState, OnSignal, Process, Step, Task, Wait};
 use crate::time::Clock;
@@ -181,7 +181,7 @@ fn may_signal(task: &Task, target: &Arc<Process>, signal: Option<Signal>) -> Res
     let Some(other) = target.any_thread() else { return Ok(()) };
     let (mine, theirs) = (task.creds(), other.creds());
     let same = [mine.uid.real, mine.uid.effective].iter().any(|uid| *uid == theirs.uid.real || *uid == theirs.uid.saved);
-    if same || mine.effective.contains(CapSet::KILL) {
+    if same || mine.has(Cap::KILL) {
         return Ok(());
     }
     if signal == Some(Signal::SIGCONT) {

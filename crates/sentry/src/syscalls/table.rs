@@ -3,9 +3,6 @@
 use std::sync::Arc;
 
 use abi::Errno;
-use abi::nr::nr;
-
-use super::decode::Handler;
 use super::{futex, identity, memory, misc, process, signal, time};
 use crate::task::{CallState, Step, Task};
 
@@ -43,38 +40,40 @@ pub struct Row {
     pub complete: Completeness,
 }
 
-macro_rules! table {
+macro_rules! rows {
     ($($name:ident => $what:tt $handler:tt $(($note:literal))? ;)*) => {
-        /// All rows, in the order of the modules.
-        pub static ROWS: &[Row] = &[$(table!(@row $name $what $handler $(($note))?)),*];
+        /// Rows of this module.
+        pub static ROWS: &[$crate::syscalls::table::Row] = &[$(rows!(@row $name $what $handler $(($note))?)),*];
     };
     (@row $name:ident full ($handler:path)) => {
-        table!(@handler $name $handler, Completeness::Full)
+        rows!(@handler $name $handler, $crate::syscalls::table::Completeness::Full)
     };
     (@row $name:ident partial ($handler:path) ($note:literal)) => {
-        table!(@handler $name $handler, Completeness::Partial($note))
+        rows!(@handler $name $handler, $crate::syscalls::table::Completeness::Partial($note))
     };
     (@row $name:ident error ($errno:ident) ($note:literal)) => {
-        Row {
-            number: nr::$name,
+        $crate::syscalls::table::Row {
+            number: abi::nr::nr::$name,
             name: stringify!($name),
-            run: Run::Error(Errno::$errno),
+            run: $crate::syscalls::table::Run::Error(abi::Errno::$errno),
             show: |_, args| format!("{:#x}, {:#x}, {:#x}", args[0], args[1], args[2]),
-            complete: Completeness::Error($note),
+            complete: $crate::syscalls::table::Completeness::Error($note),
         }
     };
     (@handler $name:ident $handler:path, $complete:expr) => {
-        Row {
-            number: nr::$name,
+        $crate::syscalls::table::Row {
+            number: abi::nr::nr::$name,
             name: stringify!($name),
-            run: Run::Handler(|task, args, state| Handler::invoke(&$handler, task, args, state)),
-            show: |task, args| Handler::show(&$handler, task, args),
+            run: $crate::syscalls::table::Run::Handler(|task, args, state| $crate::syscalls::decode::Handler::invoke(&$handler, task, args, state)),
+            show: |task, args| $crate::syscalls::decode::Handler::show(&$handler, task, args),
             complete: $complete,
         }
     };
 }
 
-table! {
+pub(super) use rows;
+
+rows! {
     // Processes.
     clone => full (process::clone);
     clone3 => partial (process::clone3) ("no set_tid, no cgroup, no pidfd");

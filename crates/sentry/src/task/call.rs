@@ -119,7 +119,7 @@ pub enum CallState {
         expected: u32,
     },
     /// A file that was opened and waits for its other end (FIFOs).
-    Opening(Arc<crate::vfs::OpenFile>, i32),
+    Opening(Arc<crate::vfs::OpenFile>),
 }
 
 impl CallState {

@@ -12,7 +12,7 @@ use super::{Resource, Task};
 use crate::mm::Mm;
 use crate::mm::loader::Program;
 use crate::sync::EventMask;
-use crate::vfs::{OpenFile, PathContext};
+use crate::vfs::{OpenFile, PathCx};
 
 /// A request of execve(2) or execveat(2).
 pub struct ExecRequest {
@@ -34,8 +34,8 @@ impl Task {
         let creds = self.creds();
         let fs = self.fs();
         let open = |path: &[u8]| {
-            let context = PathContext { fs: &fs, creds: &creds, dirfd: None };
-            self.kernel.vfs().open_exec(&context, path)
+            let context = PathCx { fs: &fs, creds: &creds, dirfd: None };
+            self.kernel.vfs().open_exec(&context, path, abi::fs::AtFlags::empty())
         };
         let name = request.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
         let program = match Program::read(&request.path, request.file, request.args, request.env, &open) {
@@ -83,7 +83,7 @@ impl Task {
 
         // The file's set-user-ID bits count where the mount honours them and no_new_privs is off.
         let attrs = program.file.attrs()?;
-        let nosuid = program.file.location().is_some_and(|at| at.mount().flags().contains(abi::fs::MountFlags::NOSUID));
+        let nosuid = program.file.location().is_some_and(|at| at.mount.flags().contains(abi::fs::MountFlags::NOSUID));
         let honour = !nosuid && !self.no_new_privs.load(Ordering::Relaxed);
         let (creds, secure) = self.creds().exec((attrs.mode, attrs.uid, attrs.gid), honour);
         let entry = program.load(&mm, &creds, secure, kernel.vdso())?;
@@ -145,8 +145,8 @@ impl Task {
         let creds = self.creds();
         let fs = self.fs();
         let open = |path: &[u8]| {
-            let context = PathContext { fs: &fs, creds: &creds, dirfd: None };
-            self.kernel.vfs().open_exec(&context, path)
+            let context = PathCx { fs: &fs, creds: &creds, dirfd: None };
+            self.kernel.vfs().open_exec(&context, path, abi::fs::AtFlags::empty())
         };
         let name = request.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
         let program = Program::read(&request.path, request.file, request.args, request.env, &open)?;

@@ -121,7 +121,7 @@ impl Task {
             }
         }
         // Descriptors go before the parent hears of it: what it waits for (a pipe's end) has happened by then.
-        self.drop_files(rest == 0);
+        self.drop_files();
         if rest == 0 {
             if !shared {
                 mm.space().kill();
@@ -138,17 +138,16 @@ impl Task {
         }
     }
 
-    fn drop_files(&self, last: bool) {
+    fn drop_files(&self) {
         let files = self.files();
-        let table = files.id();
-        let owner = self.process.pid;
-        let empty = crate::vfs::FdTable::new();
-        self.set_files(empty);
-        if last {
-            crate::vfs::locks::release_owner(crate::vfs::locks::LockOwner::Process(u64::from(owner)));
-        }
-        let _ = table;
+        self.set_files(crate::vfs::FdTable::new());
         drop(files);
+    }
+
+    /// The host's thread is gone: the task ends though it will not report.
+    pub fn host_died(&self) {
+        self.notify();
+        self.claim();
     }
 
     /// `CLONE_CHILD_CLEARTID` and robust futexes.

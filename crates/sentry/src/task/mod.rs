@@ -12,7 +12,7 @@ pub mod credentials;
 mod exec;
 mod exit;
 pub mod limits;
-mod run;
+pub(crate) mod run;
 pub mod signal;
 mod signal_frame;
 pub mod tree;

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::Task;
 use super::call::{CallState, OnSignal, Step, Wait};
-use super::signal::{Default, SA_NODEFER, SA_RESETHAND, SA_RESTART, SIG_DFL, default_action};
+use super::signal::{DefaultAction, SA_NODEFER, SA_RESETHAND, SA_RESTART, SIG_DFL, default_action};
 use super::signal_frame::FaultInfo;
 use super::tree::ExitStatus;
 use crate::kernel::{Item, Kernel};
@@ -461,9 +461,9 @@ impl Task {
         }
         if action.handler == SIG_DFL {
             match default_action(signal) {
-                Default::Ignore | Default::Continue => {}
-                Default::Stop => self.process.stop(&self.kernel, signal),
-                Default::Terminate | Default::Core => {
+                DefaultAction::Ignore | DefaultAction::Continue => {}
+                DefaultAction::Stop => self.process.stop(&self.kernel, signal),
+                DefaultAction::Terminate | DefaultAction::Core => {
                     self.kernel.log_fatal(self, &info);
                     self.process.end(ExitStatus::Signal(signal, false));
                 }

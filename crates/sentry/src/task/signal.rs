@@ -65,7 +65,7 @@ impl Handlers {
     /// Whether a signal would be thrown away.
     pub fn ignores(&self, signal: Signal) -> bool {
         let handler = self.get(signal).handler;
-        handler == SIG_IGN || (handler == SIG_DFL && default_action(signal) == Default::Ignore)
+        handler == SIG_IGN || (handler == SIG_DFL && default_action(signal) == DefaultAction::Ignore)
     }
 
     /// The signals that are ignored by choice, and those that are caught: `SigIgn` and `SigCgt`.
@@ -85,7 +85,7 @@ impl Handlers {
 
 /// What a signal does where nothing else was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Default {
+pub enum DefaultAction {
     /// Ends the process.
     Terminate,
     /// Ends it, with a core dump where that is on.
@@ -99,11 +99,11 @@ pub enum Default {
 }
 
 /// The default action of a signal.
-pub fn default_action(signal: Signal) -> Default {
+pub fn default_action(signal: Signal) -> DefaultAction {
     match signal {
-        Signal::SIGCHLD | Signal::SIGURG | Signal::SIGWINCH => Default::Ignore,
-        Signal::SIGCONT => Default::Continue,
-        Signal::SIGSTOP | Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU => Default::Stop,
+        Signal::SIGCHLD | Signal::SIGURG | Signal::SIGWINCH => DefaultAction::Ignore,
+        Signal::SIGCONT => DefaultAction::Continue,
+        Signal::SIGSTOP | Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU => DefaultAction::Stop,
         Signal::SIGQUIT
         | Signal::SIGILL
         | Signal::SIGTRAP
@@ -113,8 +113,8 @@ pub fn default_action(signal: Signal) -> Default {
         | Signal::SIGSEGV
         | Signal::SIGXCPU
         | Signal::SIGXFSZ
-        | Signal::SIGSYS => Default::Core,
-        _ => Default::Terminate,
+        | Signal::SIGSYS => DefaultAction::Core,
+        _ => DefaultAction::Terminate,
     }
 }
 
@@ -303,6 +303,11 @@ impl Process {
         for task in self.threads() {
             task.pending.lock().discard(signals);
         }
+    }
+
+    /// Throws away what is pending of a signal that is ignored from now on.
+    pub fn discard_signal(&self, signal: Signal) {
+        self.discard(SigSet::of(signal));
     }
 
     /// Stops it: every thread parks before it runs guest code again.
