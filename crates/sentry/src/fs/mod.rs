@@ -7,6 +7,7 @@ pub mod host;
 pub mod overlay;
 pub mod pipe;
 pub mod pseudo;
+pub mod root;
 pub mod stdio;
 pub mod tmpfs;
 

@@ -1,6 +1,6 @@
 //! [`HostInode`]: a host file, known by its parent and name.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -31,6 +31,22 @@ pub struct HostInode {
     fresh: AtomicBool,
     place: Mutex<Place, Leaf>,
     opened: Mutex<Opened, Leaf>,
+}
+
+/// An open descriptor of a file.
+enum Open {
+    /// The tree's own, where that is a single file.
+    Root(Arc<OwnedFd>),
+    File(Arc<HostFile>),
+}
+
+impl AsFd for Open {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Open::Root(fd) => fd.as_fd(),
+            Open::File(file) => file.as_fd(),
+        }
+    }
 }
 
 struct Place {
@@ -137,7 +153,7 @@ impl HostInode {
     }
 
     /// Acts on the file by its directory's handle and its name, or on the root by its own descriptor.
-    fn by_name<R>(&self, act: impl FnOnce(std::os::fd::BorrowedFd<'_>, &[u8]) -> Result<R, Errno>) -> Result<R, Errno> {
+    fn by_name<R>(&self, act: impl FnOnce(BorrowedFd<'_>, &[u8]) -> Result<R, Errno>) -> Result<R, Errno> {
         match self.place()? {
             Some((parent, name)) => act(parent.handle()?.as_fd(), &name),
             None if self.kind == FileType::Directory => act(self.fs.root.as_fd(), b"."),
@@ -146,8 +162,11 @@ impl HostInode {
     }
 
     /// An open descriptor of the file, where there is one.
-    fn any_open(&self) -> Option<Arc<HostFile>> {
-        self.opened.lock().any.upgrade()
+    fn any_open(&self) -> Option<Open> {
+        if self.kind != FileType::Directory && matches!(self.place(), Ok(None)) {
+            return Some(Open::Root(Arc::clone(&self.fs.root)));
+        }
+        self.opened.lock().any.upgrade().map(Open::File)
     }
 
     /// Opens a regular file.
@@ -353,11 +372,11 @@ impl Inode for HostInode {
     fn set_attrs(&self, change: &SetAttrs) -> Result<(), Errno> {
         let open = self.any_open();
         if let Some(size) = change.size {
-            let file = match &open {
-                Some(file) if file.writable => Arc::clone(file),
-                _ => self.open_host(Access::Write)?,
-            };
-            host::fs::truncate(file.as_fd(), size)?;
+            match &open {
+                Some(Open::File(file)) if !file.writable => host::fs::truncate(self.open_host(Access::Write)?.as_fd(), size)?,
+                Some(open) => host::fs::truncate(open.as_fd(), size)?,
+                None => host::fs::truncate(self.open_host(Access::Write)?.as_fd(), size)?,
+            }
         }
         let fd = open.as_ref().map(|file| file.as_fd());
         if change.uid.is_some() || change.gid.is_some() {

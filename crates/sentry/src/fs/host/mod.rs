@@ -95,7 +95,7 @@ pub struct HostMount(pub Arc<HostFs>);
 
 impl FileSystem for HostMount {
     fn kind(&self) -> &'static str {
-        "9p"
+        "directfs"
     }
 
     fn dev(&self) -> u64 {
