@@ -16,6 +16,18 @@ pub struct Signals {
     fd: OwnedFd,
 }
 
+/// A signal that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// Which.
+    pub signal: Signal,
+    /// Whether the kernel sent it of itself, as it does for a terminal's keys, rather than for a process.
+    pub by_kernel: bool,
+}
+
+/// `si_code` of the kernel's own signals.
+const SI_KERNEL: i32 = 0x80;
+
 impl Signals {
     /// Blocks exactly these signals in the calling thread, and queues them for [`Signals::next`].
     ///
@@ -36,12 +48,16 @@ impl Signals {
     }
 
     /// The next queued signal, if there is one. Never blocks.
-    pub fn next(&self) -> Result<Option<Signal>, Errno> {
+    pub fn next(&self) -> Result<Option<Arrived>, Errno> {
         let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];
         match rustix::io::read(&self.fd, &mut info) {
             Ok(_) => {
                 let number = u32::from_ne_bytes([info[0], info[1], info[2], info[3]]);
-                Ok(Signal::from_raw(number))
+                let code = i32::from_ne_bytes([info[8], info[9], info[10], info[11]]);
+                Ok(Signal::from_raw(number).map(|signal| Arrived {
+                    signal,
+                    by_kernel: code == SI_KERNEL,
+                }))
             }
             Err(rustix::io::Errno::AGAIN) => Ok(None),
             Err(error) => Err(errno(error)),

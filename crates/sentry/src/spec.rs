@@ -93,8 +93,11 @@ impl From<Vec<u8>> for ByteString {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Control {
-    /// Launcher to sentry: the launcher was sent this signal; pass it to the sandbox's first process.
+    /// Launcher to sentry: the launcher was sent this signal by a process; pass it to the sandbox's first process.
     Signal(u8),
+    /// Launcher to sentry: the launcher was sent this signal by its terminal (Control-C, a new window size, a hangup);
+    /// pass it to the terminal's foreground process group in the sandbox.
+    TerminalSignal(u8),
     /// Sentry to launcher: the zygote runs, so that the sentry may be made the last to die for want of memory.
     ZygoteStarted,
     /// Sentry to launcher: the first process could not be started; the exit code to use (126 or 127) and why.

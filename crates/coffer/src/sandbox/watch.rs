@@ -89,8 +89,14 @@ impl Watcher {
             let [signalled, spoken] =
                 host::process::wait_readable([self.signals.as_fd(), control])?;
             if signalled {
-                while let Some(signal) = self.signals.next()? {
-                    let packet = serde_json::to_vec(&Control::Signal(signal.raw()))?;
+                while let Some(arrived) = self.signals.next()? {
+                    let number = arrived.signal.raw();
+                    let message = if arrived.by_kernel {
+                        Control::TerminalSignal(number)
+                    } else {
+                        Control::Signal(number)
+                    };
+                    let packet = serde_json::to_vec(&message)?;
                     // A sentry that reads none of its packets is not worth waiting for; one that died is seen below.
                     let _ = host::socket::send(control, &packet, &[], false);
                 }

@@ -98,6 +98,7 @@ fn count_signals(wanted: u8, control: BorrowedFd<'_>) {
         };
         match serde_json::from_slice(&packet[..received.len]) {
             Ok(Control::Signal(signal)) => seen.push(signal.to_string()),
+            Ok(Control::TerminalSignal(signal)) => seen.push(format!("terminal's {signal}")),
             other => println!("unexpected: {other:?}"),
         }
     }

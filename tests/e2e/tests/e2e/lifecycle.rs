@@ -256,7 +256,7 @@ fn terminals_work_and_keep_their_flags() {
     );
     // Control-C: the terminal signals its foreground group, which is the launcher's.
     master.write_all(b"\x03").expect("typed");
-    assert_eq!(line().trim(), "2");
+    assert_eq!(line().trim(), "terminal's 2");
     let status = e2e::wait_for("the end", || child.try_wait().expect("a child"));
     assert!(status.success(), "{status}");
 }
