@@ -47,6 +47,31 @@ impl Signals {
         Ok(Signals { fd })
     }
 
+    /// Blocks every signal in the calling thread, and those that it starts, and queues these for [`Signals::next`].
+    pub fn block_all(queued: SigSet) -> Result<Signals, Errno> {
+        let everything = u64::MAX;
+        // SAFETY: the raw call, since the C library keeps two signals for itself; the mask is 8 bytes and outlives it.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigprocmask,
+                libc::SIG_SETMASK,
+                &raw const everything,
+                std::ptr::null_mut::<u64>(),
+                size_of::<u64>(),
+            )
+        };
+        check(result)?;
+        let queued = to_native(queued);
+        // SAFETY: the set is initialized and outlives the call.
+        let fd = unsafe { libc::signalfd(-1, &queued, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(last());
+        }
+        // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Signals { fd })
+    }
+
     /// The next queued signal, if there is one. Never blocks.
     pub fn next(&self) -> Result<Option<Arrived>, Errno> {
         let mut info = [0_u8; size_of::<libc::signalfd_siginfo>()];

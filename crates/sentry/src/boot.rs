@@ -6,13 +6,28 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use abi::Errno;
+use abi::cap::CapSet;
+use abi::fs::AtFlags;
+use abi::signal::{SigInfo, SigSet, Signal};
 use host::caps::CapabilitySet;
 use host::fd::Inherited;
 use host::lockdown::{Filter, Profile};
+use host::poll::Poller;
+use host::signal::Signals;
+use platform::Platform;
+use platform::systrap::{Setup, Systrap};
 
-use crate::spec::{BootSpec, Control};
+use crate::fs::stdio;
+use crate::kernel::{self, Kernel, TOKEN_CONTROL, TOKEN_SIGNALS};
+use crate::mm::memory_file::MemoryFile;
+use crate::mm::{Mm, MmHost, SharedFiles};
+use crate::spec::{BootSpec, Control, ExitStatus};
+use crate::task::credentials::Credentials;
+use crate::task::{ExecRequest, Task, TaskParts};
+use crate::vfs::{FdTable, FsContext, PathCx};
 
 /// What the sentry may do, over the ids of its own user namespace: the first three for the files of the mount trees
 /// that it was handed, the last to reach its own stubs, which are not dumpable.
@@ -22,6 +37,11 @@ pub const CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::DAC_OVERRIDE)
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::SYS_PTRACE);
+
+/// How many workers serve calls.
+const WORKERS: usize = 2;
+/// The stack of a worker: bytes. Handlers do not recurse.
+const WORKER_STACK: usize = 256 << 10;
 
 /// The exit code where the launcher could not even be told.
 const FAILED: u8 = 125;
@@ -55,20 +75,152 @@ pub enum BootError {
     /// The host refused a step.
     #[error("{0}: {1}")]
     Host(&'static str, #[source] Errno),
-    /// There is no kernel to run yet.
-    #[error("the kernel is not built in yet")]
-    NoKernel,
+    /// The tree of files could not be built.
+    #[error(transparent)]
+    Root(#[from] crate::fs::root::BuildError),
 }
 
-fn run(spec: &BootSpec, inherited: Inherited, control: &OwnedFd) -> Result<Control, BootError> {
+fn run(spec: &BootSpec, mut inherited: Inherited, control: &OwnedFd) -> Result<Control, BootError> {
+    let failed = |what: &'static str| move |errno: Errno| BootError::Host(what, errno);
     prepare(spec, control.as_fd())?;
-    // The platform starts here: the zygote is executed, and joins the guest's cgroups. Then, and not before:
-    tell(control.as_fd(), &Control::ZygoteStarted)
-        .map_err(|e| BootError::Host("the control socket", e))?;
+    let signals = Signals::block_all(SigSet::of(Signal::SIGCHLD)).map_err(failed("blocking signals"))?;
+    let memory = host::shared::memory_file("memory").map_err(failed("the memory file"))?;
+    let cgroups = spec.guest_cgroups.iter().map(|fd| inherited.take(*fd)).collect::<Result<Vec<_>, _>>();
+    let cgroups = cgroups.map_err(failed("the guest's cgroups"))?;
+    let joined: Vec<BorrowedFd<'_>> = cgroups.iter().map(AsFd::as_fd).collect();
+    let setup = Setup { memory: memory.as_fd(), cgroups: &joined, spin: spec.limits.cpus > 1 };
+    let systrap = Systrap::start(&setup).map_err(failed("the zygote"))?;
+    drop(joined);
+    drop(cgroups);
+    tell(control.as_fd(), &Control::ZygoteStarted).map_err(failed("the control socket"))?;
     lock()?;
-    // The kernel runs here.
-    drop(inherited);
-    Err(BootError::NoKernel)
+
+    let vdso = Some(systrap.host_vdso()).filter(|at| *at != 0);
+    let platform: Arc<dyn Platform> = Arc::new(systrap);
+    let memory = MemoryFile::new(memory, spec.limits.memory);
+    let root = crate::fs::root::build_root(spec, &memory)?;
+    let mm = Arc::new(MmHost { platform: Arc::clone(&platform), files: SharedFiles::default(), memory });
+    let poller = Poller::new().map_err(failed("the poller"))?;
+    poller.add(signals.as_fd(), TOKEN_SIGNALS, false).map_err(failed("the poller"))?;
+    poller.add(control.as_fd(), TOKEN_CONTROL, false).map_err(failed("the poller"))?;
+    let kernel = Kernel::new(kernel::Parts {
+        platform,
+        mm,
+        vfs: root.vfs,
+        limits: spec.limits,
+        poller,
+        strace: spec.strace,
+        hostname: spec.hostname.clone(),
+        vdso,
+    });
+    if let Err(refused) = start_first(&kernel, spec, &mut inherited) {
+        return Ok(refused);
+    }
+    for worker in 0..WORKERS {
+        let kernel = Arc::clone(&kernel);
+        let name = format!("worker-{worker}");
+        std::thread::Builder::new()
+            .name(name)
+            .stack_size(WORKER_STACK)
+            .spawn(move || kernel.work())
+            .map_err(|_| BootError::Host("a worker's thread", Errno::EAGAIN))?;
+    }
+    let heard = kernel.listen(&mut |kernel, token| match token {
+        TOKEN_SIGNALS => {
+            // What it says is only that children changed.
+            while let Ok(Some(_)) = signals.next() {}
+            kernel.reap_stubs();
+        }
+        _ => listen_to_launcher(kernel, control.as_fd()),
+    });
+    heard.map_err(failed("the poller"))?;
+    let status = match kernel.end() {
+        Some(crate::task::ExitStatus::Code(code)) => ExitStatus::Code(code),
+        Some(crate::task::ExitStatus::Signal(signal, _)) => ExitStatus::Signal(signal.raw()),
+        None => return Err(BootError::Orphaned),
+    };
+    Ok(Control::Exited(status))
+}
+
+/// Makes the first process and starts its program. The error is what the launcher is to be told.
+fn start_first(kernel: &Arc<Kernel>, spec: &BootSpec, inherited: &mut Inherited) -> Result<(), Control> {
+    let failed = |what: &str, errno: Errno| Control::Failed(format!("{what}: {errno}"));
+    let fs = FsContext::new(kernel.vfs().root());
+    let creds = Arc::new(Credentials::root(CapSet::FULL));
+    let cwd = spec.cwd.as_bytes();
+    let context = PathCx { fs: &fs, creds: &creds, dirfd: None };
+    if let Err(errno) = kernel.vfs().chdir(&context, cwd) {
+        return Err(failed(&format!("the working directory {}", String::from_utf8_lossy(cwd)), errno));
+    }
+    let files = FdTable::new();
+    let terminal = Arc::new(stdio::Terminal::default());
+    let poller: Arc<dyn stdio::HostPoller> = Arc::clone(kernel) as _;
+    for fd in spec.stdio {
+        let opened = inherited.take(fd).and_then(|fd| stdio::open(fd, &terminal, &poller));
+        let inserted = opened.and_then(|file| files.insert(file, false, 0, 1024));
+        inserted.map_err(|errno| failed("standard input, output and error", errno))?;
+    }
+    let args: Vec<Vec<u8>> = spec.args.iter().map(|arg| arg.as_bytes().to_vec()).collect();
+    let env: Vec<Vec<u8>> = spec.env.iter().map(|var| var.as_bytes().to_vec()).collect();
+    let command = args.first().cloned().unwrap_or_default();
+    let shown = String::from_utf8_lossy(&command).into_owned();
+    let path = find_command(kernel, &context, &command, &env).map_err(|errno| not_started(&shown, errno))?;
+    let started = Mm::new(kernel.mm()).and_then(|mm| {
+        let pid = kernel.tree().lock().reserve(kernel.limits().pids)?;
+        let limits = crate::task::Limits::initial(u64::from(spec.limits.pids));
+        kernel.start(pid, limits, TaskParts { mm, files, fs: Arc::clone(&fs), creds: Arc::clone(&creds), signals: Task::initial_signals() })
+            .start_first(ExecRequest { path, file: None, args, env })
+    });
+    started.map_err(|errno| not_started(&shown, errno))
+}
+
+/// What the launcher is told of a command that can't be run: 127 where there is none, else 126.
+fn not_started(command: &str, errno: Errno) -> Control {
+    let code = if matches!(errno, Errno::ENOENT | Errno::ENOTDIR) { 127 } else { 126 };
+    Control::StartFailed(code, format!("{command}: {errno}"))
+}
+
+/// Where a command is: as it says where it has a slash, else in the directories of `PATH` (execvp(3)).
+fn find_command(kernel: &Kernel, context: &PathCx<'_>, command: &[u8], env: &[Vec<u8>]) -> Result<Vec<u8>, Errno> {
+    if command.contains(&b'/') {
+        return Ok(command.to_vec());
+    }
+    if command.is_empty() {
+        return Err(Errno::ENOENT);
+    }
+    let path = env.iter().find_map(|var| var.strip_prefix(b"PATH=")).unwrap_or(b"/usr/local/bin:/usr/bin:/bin");
+    let mut refused = Errno::ENOENT;
+    for dir in path.split(|byte| *byte == b':') {
+        let place = if dir.is_empty() { command.to_vec() } else { [dir, b"/", command].concat() };
+        match kernel.vfs().open_exec(context, &place, AtFlags::empty()) {
+            Ok(_) => return Ok(place),
+            Err(Errno::EACCES) => refused = Errno::EACCES,
+            Err(_) => {}
+        }
+    }
+    Err(refused)
+}
+
+/// The launcher said something, or is gone: then the sandbox ends.
+fn listen_to_launcher(kernel: &Arc<Kernel>, control: BorrowedFd<'_>) {
+    let mut packet = [0; 256];
+    let message = match host::socket::recv(control, &mut packet, false) {
+        Ok(Some(received)) => serde_json::from_slice::<Control>(&packet[..received.len]).ok(),
+        Err(Errno::EAGAIN) => return,
+        Ok(None) | Err(_) => {
+            kernel.shut_down(crate::task::ExitStatus::Signal(Signal::SIGKILL, false));
+            return;
+        }
+    };
+    if let Some(Control::Signal(number) | Control::TerminalSignal(number)) = message
+        && let Some(signal) = Signal::from_raw(u32::from(number))
+    {
+        let init = kernel.tree().lock().process(1).map(|node| Arc::clone(&node.process));
+        if let Ok(init) = init {
+            // A first process that has just ended needs no signal.
+            let _ = init.send(kernel, SigInfo::new(signal, abi::signal::SI_KERNEL));
+        }
+    }
 }
 
 /// What comes before the zygote: checks the specification, makes this process nobody's prey, and raises the

@@ -160,6 +160,15 @@ impl Kernel {
         if self.strace { (0, 0) } else { (pid, tid) }
     }
 
+    /// Makes the first task, whose number was reserved.
+    pub(crate) fn start(self: &Arc<Self>, pid: u32, limits: crate::task::Limits, parts: crate::task::TaskParts) -> Arc<Task> {
+        let process = crate::task::Process::new(self, pid, limits, Arc::default());
+        let task = Task::new(self, pid, &process, parts);
+        task.join_process();
+        self.tree.lock().enter(&task, None);
+        task
+    }
+
     /// Lets reports of a context find its task.
     pub fn register(&self, context: ContextId, task: &Arc<Task>) {
         let Some(slot) = self.contexts.get(context.0 as usize) else { return };

@@ -158,6 +158,13 @@ guard!(MutexGuard mut);
 guard!(RwLockReadGuard);
 guard!(RwLockWriteGuard mut);
 
+impl<T: ?Sized, C: Class> core::fmt::Debug for Mutex<T, C> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        // Not its contents: who prints need not be allowed to take the lock.
+        write!(f, "Mutex<{}>", C::NAME)
+    }
+}
+
 impl<T: Default, C: Class> Default for Mutex<T, C> {
     fn default() -> Self {
         Mutex::new(T::default())

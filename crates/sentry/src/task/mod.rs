@@ -18,6 +18,7 @@ mod signal_frame;
 pub mod tree;
 
 pub use call::{CallResult, CallState, OnSignal, Step, Wait};
+pub(crate) use clone::Parts as TaskParts;
 pub use clone::{CloneArgs, CloneFlags};
 pub use exec::ExecRequest;
 pub use exit::{WaitFor, WaitOptions};

@@ -146,7 +146,7 @@ impl Task {
         let mm = self.mm();
         let mut regs = thread.regs();
         let at = regs.rsp.wrapping_sub(8);
-        let mut context = UContext::new_zeroed();
+        let mut context = UContext::default();
         mm.read(at.wrapping_add(core::mem::offset_of!(Frame, context) as u64), context.as_mut_bytes())?;
         let flags = regs.eflags;
         from_array(&context.regs, &mut regs);
