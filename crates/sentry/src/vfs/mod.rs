@@ -18,6 +18,8 @@ mod mount;
 mod names;
 mod open;
 mod permission;
+#[cfg(test)]
+pub(crate) mod tests;
 mod walk;
 
 use std::collections::HashMap;
