@@ -156,15 +156,15 @@ impl Pipe {
         Ok(got)
     }
 
-    /// Puts bytes in: all of them where they are at most `PIPE_BUF`, else as many as fit. EAGAIN where none do, EPIPE without readers.
-    fn put(&self, from: &[u8], packet: bool) -> Result<usize, Errno> {
+    /// Puts bytes in: all of them where they must stay `whole`, else as many as fit. EAGAIN where that is none, EPIPE without readers.
+    fn put(&self, from: &[u8], whole: bool, packet: bool) -> Result<usize, Errno> {
         if !self.has_readers() {
             return Err(Errno::EPIPE);
         }
         let mut state = self.state.lock();
         let room = state.room();
         let put = from.len().min(room);
-        if put == 0 || from.len() <= PIPE_BUF && put < from.len() {
+        if put == 0 || whole && put < from.len() {
             return Err(Errno::EAGAIN);
         }
         state.bytes.push(&from[..put]);
@@ -286,23 +286,24 @@ impl FileOps for End {
         if most <= SMALL {
             let mut buffer = [0; SMALL];
             let got = from.read(&mut buffer[..most])?;
-            return self.pipe.put(&buffer[..got], packet);
+            return self.pipe.put(&buffer[..got], true, packet);
         }
         // Whether there is room is looked at before bytes are copied: a writer that waits would copy them each time it is woken.
         let room = {
             let state = self.pipe.state.lock();
             state.room()
         };
-        if room == 0 || most <= PIPE_BUF && room < most {
+        let whole = most <= PIPE_BUF;
+        if room == 0 || whole && room < most {
             return Err(Errno::EAGAIN);
         }
-        let most = most.min(room.max(PIPE_BUF));
+        let most = if packet { most } else { most.min(room) };
         from.drain(most, &mut |buffer, _| {
             if packet {
                 let mut done = 0;
                 while done < buffer.len() {
                     let end = buffer.len().min(done + PIPE_BUF);
-                    match self.pipe.put(&buffer[done..end], true) {
+                    match self.pipe.put(&buffer[done..end], true, true) {
                         Ok(put) => done += put,
                         Err(error) if done == 0 => return Err(error),
                         Err(_) => break,
@@ -310,7 +311,7 @@ impl FileOps for End {
                 }
                 return Ok(done);
             }
-            self.pipe.put(buffer, false)
+            self.pipe.put(buffer, whole, false)
         })
     }
 

@@ -97,7 +97,7 @@ pub fn build_root(spec: &BootSpec, memory: &Arc<MemoryFile>) -> Result<BuiltRoot
     }
     let unseen = TmpFs::new(Arc::clone(memory), Quota::new(u64::MAX, u64::MAX), 0o1777)
         .map_err(error("a file system of the sandbox's own at", b""))?;
-    let unseen_mount = Mount::of(Arc::clone(&unseen) as Arc<dyn FileSystem>, MountFlags::empty(), "none");
+    let unseen_mount = Mount::hidden(Arc::clone(&unseen) as Arc<dyn FileSystem>);
     Ok(BuiltRoot {
         vfs,
         unseen,

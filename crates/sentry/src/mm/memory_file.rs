@@ -487,6 +487,9 @@ impl Pages {
         {
             return Err(Errno::EFBIG);
         }
+        if len > MEMORY_FILE_LEN / 2 {
+            return Err(Errno::EFBIG);
+        }
         let new = self.file.window(if len > CHUNK { len.max(WINDOW) } else { len })?;
         if let Some(old) = self.window.take() {
             let mut buffer = vec![0; 256 << 10];

@@ -348,6 +348,7 @@ impl OpenFile {
             return self.ops.read(self, to, 0);
         }
         let mut position = self.position.lock();
+        check_range(*position, to.remaining())?;
         let got = self.ops.read(self, to, *position)?;
         *position = position.saturating_add(got as u64);
         Ok(got)
@@ -361,6 +362,7 @@ impl OpenFile {
         }
         let append = self.flags().contains(OpenFlags::APPEND);
         let mut position = self.position.lock();
+        check_range(*position, from.remaining())?;
         self.ops.write(self, from, &mut position, append)
     }
 
@@ -374,6 +376,7 @@ impl OpenFile {
             return Err(Errno::ESPIPE);
         }
         self.check_read()?;
+        check_range(at, to.remaining())?;
         self.ops.read(self, to, at)
     }
 
@@ -384,6 +387,7 @@ impl OpenFile {
         if !self.ops.seekable() {
             return Err(Errno::ESPIPE);
         }
+        check_range(at, from.remaining())?;
         let append = self.flags().contains(OpenFlags::APPEND);
         self.ops.write(self, from, &mut at, append)
     }
@@ -546,6 +550,14 @@ impl OpenFile {
             return None;
         }
         Some(self.inode.anonymous_name())
+    }
+}
+
+/// EINVAL where a transfer would end past what an offset can hold.
+fn check_range(at: u64, len: usize) -> Result<(), Errno> {
+    match at.checked_add(len as u64) {
+        Some(end) if end <= i64::MAX as u64 => Ok(()),
+        _ => Err(Errno::EINVAL),
     }
 }
 

@@ -81,7 +81,7 @@ impl Vfs {
             renames: Mutex::new(()),
             fifos: Mutex::default(),
             devices: Mutex::default(),
-            placeless: Mount::of(pseudo::PseudoFs::empty("anon_inodefs"), MountFlags::empty(), "none"),
+            placeless: Mount::hidden(pseudo::PseudoFs::empty("anon_inodefs")),
         })
     }
 

@@ -21,20 +21,37 @@ pub struct Mount {
     root: Arc<Dentry>,
     flags: AtomicU64,
     source: String,
+    hidden: bool,
     at: Mutex<Option<Location>, Leaf>,
 }
 
 impl Mount {
     /// A mount that is not attached yet. `source` is what `/proc/mounts` names first.
     pub fn new(fs: Arc<dyn FileSystem>, root: Arc<Dentry>, flags: MountFlags, source: &str) -> Arc<Mount> {
+        Mount::make(fs, root, flags, source, false)
+    }
+
+    /// A mount that is never attached, for files without a place that can be walked to (memfd_create(2)).
+    pub fn hidden(fs: Arc<dyn FileSystem>) -> Arc<Mount> {
+        let root = Dentry::root(fs.root());
+        Mount::make(fs, root, MountFlags::empty(), "none", true)
+    }
+
+    fn make(fs: Arc<dyn FileSystem>, root: Arc<Dentry>, flags: MountFlags, source: &str, hidden: bool) -> Arc<Mount> {
         Arc::new(Mount {
             id: new_id(),
             fs,
             root,
             flags: AtomicU64::new(flags.bits()),
             source: source.to_owned(),
+            hidden,
             at: Mutex::new(None),
         })
+    }
+
+    /// Whether it is never attached.
+    pub fn is_hidden(&self) -> bool {
+        self.hidden
     }
 
     /// A mount of a whole file system.

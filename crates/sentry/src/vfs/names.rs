@@ -110,7 +110,8 @@ impl Vfs {
             return Err(Errno::ENOENT);
         }
         dir.inode().link(name, inode)?;
-        self.cache.insert(&dir.dentry, name, Arc::clone(inode));
+        // Looked up anew when it is next asked for: an inode may know itself by one name only.
+        self.cache.forget(&dir.dentry, name);
         Ok(())
     }
 

@@ -315,8 +315,10 @@ fn offsets_at_the_edge() {
     for world in World::each() {
         let file = world.open("/f", OpenFlags::CREAT | OpenFlags::RDWR).expect("opens");
         assert_eq!(file.seek(i64::MAX, Seek::Set), Ok(i64::MAX as u64));
-        assert_eq!(file.write(&mut Source::slice(b"x")), Err(Errno::EFBIG));
-        assert_eq!(file.read(&mut Sink::slice(&mut [0; 4])), Ok(0));
+        assert_eq!(file.write(&mut Source::slice(b"x")), Err(Errno::EINVAL));
+        assert_eq!(file.read(&mut Sink::slice(&mut [0; 4])), Err(Errno::EINVAL));
+        assert_eq!(file.pread(&mut Sink::slice(&mut [0; 4]), i64::MAX - 4), Ok(0));
+        assert_eq!(file.pwrite(&mut Source::slice(b"far"), i64::MAX - 3), Err(Errno::EFBIG));
         assert_eq!(file.seek(1, Seek::Current), Err(Errno::EOVERFLOW));
         assert_eq!(file.seek(-1, Seek::Set), Err(Errno::EINVAL));
         assert_eq!(file.pwrite(&mut Source::slice(b"x"), -1), Err(Errno::EINVAL));

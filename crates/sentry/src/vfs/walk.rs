@@ -373,6 +373,9 @@ impl Vfs {
                     at = under;
                     continue;
                 }
+                if at.mount.is_hidden() {
+                    break;
+                }
                 // The top: either above a root that chroot(2) moved away from, or a detached mount.
                 let top = self.mounts.top(self.mounts.root().clone());
                 reached = at.is(&top) && root.is(&top);

@@ -108,6 +108,11 @@ impl HostInode {
         self.fs.caching == Caching::Assume
     }
 
+    /// The file was changed through a descriptor: attributes are to be asked for again.
+    pub(super) fn touched(&self) {
+        self.fresh.store(false, Ordering::Release);
+    }
+
     /// The size that was seen last.
     pub(super) fn known_size(&self) -> u64 {
         self.attrs.lock().size

@@ -84,7 +84,7 @@ fn mappings_are_told_of_what_goes() {
 fn seals_hold() {
     let world = World::tmpfs();
     let fs = TmpFs::new(Arc::clone(&world.memory), Quota::new(1 << 20, 10), 0o755).expect("a tmpfs");
-    let mount = Mount::of(Arc::clone(&fs) as Arc<dyn FileSystem>, abi::fs::MountFlags::empty(), "none");
+    let mount = Mount::hidden(Arc::clone(&fs) as Arc<dyn FileSystem>);
     let file = memfd(&mount, &fs, b"name", true, (0, 0)).expect("makes");
     assert_eq!(world.vfs.file_path(&file, &world.fs.root()), b"/memfd:name (deleted)".to_vec());
     file.write(&mut Source::slice(b"data")).expect("room");
