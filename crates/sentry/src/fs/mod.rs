@@ -6,9 +6,11 @@ pub mod eventfd;
 pub mod host;
 pub mod overlay;
 pub mod pipe;
+pub mod proc;
 pub mod pseudo;
 pub mod root;
 pub mod stdio;
+pub mod sys;
 pub mod tmpfs;
 
 use abi::Errno;

@@ -186,3 +186,6 @@ impl<'a> Tree<'a> {
         self.mount(&Mount::of(fs, flags, "none"), path)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -290,3 +290,6 @@ impl Inode for HostStream {
         Ok(self.this.upgrade().ok_or(Errno::ENXIO)?)
     }
 }
+
+#[cfg(test)]
+mod tests;
