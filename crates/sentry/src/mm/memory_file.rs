@@ -29,6 +29,8 @@ const CHUNK: u64 = 2 << 20;
 const WINDOW_MIN: u64 = 64 << 10;
 /// What an object that is mapped, or no longer small, has as a window.
 pub const WINDOW: u64 = 64 << 30;
+/// From how many bytes on a write to fresh pages is the host's to do.
+const BULK: usize = 16 << 10;
 /// How many chunks stay mapped.
 const CHUNKS_KEPT: usize = 256;
 
@@ -211,6 +213,18 @@ impl Window {
         while done < from.len() {
             let (chunk, within) = self.place(at, done, from.len() - done)?;
             done += chunk.write(within, &from[done..]);
+        }
+        Ok(())
+    }
+
+    /// Copies to pages of the window that are allocated, by way of the file.
+    fn write_through(&self, at: u64, from: &[u8]) -> Result<(), Errno> {
+        if at.checked_add(from.len() as u64).is_none_or(|end| end > self.len) {
+            return Err(Errno::EFAULT);
+        }
+        let mut done = 0;
+        while done < from.len() {
+            done += host::fs::pwrite(self.file.as_fd(), &from[done..], self.offset + at + done as u64)?;
         }
         Ok(())
     }
@@ -550,7 +564,13 @@ impl Pages {
             return Ok(());
         }
         let end = at.checked_add(from.len() as u64).ok_or(Errno::EFBIG)?;
-        self.allocate(at..end)?.write(at, from)
+        let before = self.set.count();
+        let window = self.allocate(at..end)?;
+        if from.len() >= BULK && self.set.count() > before {
+            // Fresh pages are filled by the host, without a fault for each and without being zeroed first.
+            return window.write_through(at, from);
+        }
+        window.write(at, from)
     }
 
     /// Gives back the pages that are whole in a range of bytes, and zeroes the rest of it. `u64::MAX` as the end is the end of everything.

@@ -9,6 +9,8 @@ use core::hash::BuildHasher;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
+use abi::fs::FileType;
+
 use super::inode::{Caching, Inode, new_id};
 use super::mount::Mount;
 use crate::sync::order::{DentryChildren, InodeOp, Leaf};
@@ -19,6 +21,7 @@ pub struct Dentry {
     id: u64,
     inode: Arc<dyn Inode>,
     caching: Caching,
+    kind: FileType,
     /// How many mounts are mounted on it, in any mount of its file system.
     pub(super) mounted: AtomicU32,
     dead: AtomicBool,
@@ -46,6 +49,7 @@ impl Dentry {
         Arc::new(Dentry {
             id: new_id(),
             caching: inode.caching(),
+            kind: inode.file_type(),
             inode,
             mounted: AtomicU32::new(0),
             dead: AtomicBool::new(false),
@@ -62,6 +66,11 @@ impl Dentry {
     /// The inode.
     pub fn inode(&self) -> &Arc<dyn Inode> {
         &self.inode
+    }
+
+    /// The inode's type.
+    pub fn kind(&self) -> FileType {
+        self.kind
     }
 
     /// How far its entries may be kept, where it is a directory.

@@ -241,14 +241,13 @@ impl<'a> Walker<'a> {
             if from == path.len() {
                 return Ok(None);
             }
-            let end = path[from..].iter().position(|byte| *byte == b'/').map_or(path.len(), |at| from + at);
+            let end = memchr::memchr(b'/', &path[from..]).map_or(path.len(), |at| from + at);
             let after = end + path[end..].iter().take_while(|byte| **byte == b'/').count();
             let (last, slash) = (after == path.len(), end < path.len());
-            let dir = self.at.dentry.inode();
-            if dir.file_type() != FileType::Directory {
+            if self.at.dentry.kind() != FileType::Directory {
                 return Err(Errno::ENOTDIR);
             }
-            permission::search(&**dir, self.cx.creds)?;
+            permission::search(&**self.at.dentry.inode(), self.cx.creds)?;
             let name = &path[from..end];
             let dots = match name {
                 b"." => Some(LastName::Dot),
@@ -273,7 +272,7 @@ impl<'a> Walker<'a> {
                 Some(_) => {}
                 None => {
                     let child = self.vfs.child(&self.at.dentry, name)?.ok_or(Errno::ENOENT)?;
-                    let link = child.inode().file_type() == FileType::Symlink;
+                    let link = child.kind() == FileType::Symlink;
                     if link && (!last || slash || follow == Some(true)) {
                         match self.follow(&child)? {
                             Some(mut target) => {
@@ -286,14 +285,14 @@ impl<'a> Walker<'a> {
                                 continue;
                             }
                             None => {
-                                if slash && self.at.inode().file_type() != FileType::Directory {
+                                if slash && self.at.dentry.kind() != FileType::Directory {
                                     return Err(Errno::ENOTDIR);
                                 }
                             }
                         }
                     } else {
                         self.enter(child)?;
-                        if slash && self.at.inode().file_type() != FileType::Directory {
+                        if slash && self.at.dentry.kind() != FileType::Directory {
                             return Err(Errno::ENOTDIR);
                         }
                     }

@@ -178,6 +178,9 @@ impl HostInode {
     pub(super) fn open_host(&self, access: Access) -> Result<Arc<HostFile>, Errno> {
         let keep = self.assumed() && access == Access::Read;
         if keep {
+            if let Some(file) = self.opened.lock().any.upgrade() {
+                return Ok(file);
+            }
             let known = self.fs.files.lock().get(self.id);
             if let Some(file) = known {
                 return Ok(file);

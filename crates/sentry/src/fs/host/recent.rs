@@ -1,6 +1,6 @@
 //! [`Recent`]: a bounded map of what was used of late.
 
-use std::collections::HashMap;
+use hashbrown::HashMap;
 
 /// A map by identity that keeps at most so many values: when it is full, the half that was not used for longest goes.
 pub(super) struct Recent<V> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use abi::Errno;
 use abi::fs::{FileType, OpenFlags, RenameFlags};
@@ -23,7 +23,6 @@ const XATTRS_MAX: usize = 256 << 10;
 
 /// A file in memory.
 pub struct TmpInode {
-    this: Weak<TmpInode>,
     pub(super) fs: Arc<Super>,
     key: InodeKey,
     kind: FileType,
@@ -75,8 +74,7 @@ impl TmpInode {
             NewKind::CharDevice(rdev) | NewKind::BlockDevice(rdev) => (Data::Nothing, rdev),
         };
         let now = host::fs::file_time();
-        Ok(Arc::new_cyclic(|this| TmpInode {
-            this: Weak::clone(this),
+        Ok(Arc::new(TmpInode {
             fs: Arc::clone(fs),
             key,
             kind,
@@ -112,10 +110,6 @@ impl TmpInode {
             Data::Dir(dir) => Ok(dir),
             _ => Err(Errno::ENOTDIR),
         }
-    }
-
-    pub(super) fn arc(&self) -> Arc<TmpInode> {
-        self.this.upgrade().expect("inodes are only reached through an Arc")
     }
 
     /// The contents changed: times.
