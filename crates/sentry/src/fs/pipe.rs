@@ -131,7 +131,11 @@ impl Pipe {
         let mut state = self.state.lock();
         if state.bytes.len() == 0 {
             drop(state);
-            return if self.has_writers() { Err(Errno::EAGAIN) } else { Ok(0) };
+            return if self.has_writers() {
+                Err(Errno::EAGAIN)
+            } else {
+                Ok(0)
+            };
         }
         let was_full = state.room() < PIPE_BUF;
         let got = match state.packets.pop_front() {
@@ -206,10 +210,22 @@ impl Reopen for PipeHandle {
 /// pipe2(2): the end to read from and the end to write to. `flags` are those of both: `O_NONBLOCK`, `O_DIRECT`.
 pub fn pipe(flags: OpenFlags, creds: &Credentials) -> (Arc<OpenFile>, Arc<OpenFile>) {
     let pipe = Pipe::new();
-    let inode = AnonInode::pipe(creds.uid.fs, creds.gid.fs, Arc::new(PipeHandle(Arc::clone(&pipe))));
+    let inode = AnonInode::pipe(
+        creds.uid.fs,
+        creds.gid.fs,
+        Arc::new(PipeHandle(Arc::clone(&pipe))),
+    );
     let flags = flags & (OpenFlags::NONBLOCK | OpenFlags::DIRECT);
-    let reader = OpenFile::anonymous(Arc::clone(&inode) as _, End::new(&pipe, true, false, None), flags);
-    let writer = OpenFile::anonymous(inode, End::new(&pipe, false, true, None), flags | OpenFlags::WRONLY);
+    let reader = OpenFile::anonymous(
+        Arc::clone(&inode) as _,
+        End::new(&pipe, true, false, None),
+        flags,
+    );
+    let writer = OpenFile::anonymous(
+        inode,
+        End::new(&pipe, false, true, None),
+        flags | OpenFlags::WRONLY,
+    );
     (reader, writer)
 }
 
@@ -274,7 +290,13 @@ impl FileOps for End {
         })
     }
 
-    fn write(&self, file: &OpenFile, from: &mut Source<'_>, _at: &mut u64, _append: bool) -> Result<usize, Errno> {
+    fn write(
+        &self,
+        file: &OpenFile,
+        from: &mut Source<'_>,
+        _at: &mut u64,
+        _append: bool,
+    ) -> Result<usize, Errno> {
         let most = from.remaining();
         if !self.pipe.has_readers() {
             return Err(Errno::EPIPE);
@@ -315,7 +337,13 @@ impl FileOps for End {
         })
     }
 
-    fn ioctl(&self, _file: &OpenFile, request: u32, arg: u64, memory: &dyn GuestMemory) -> Result<u64, Errno> {
+    fn ioctl(
+        &self,
+        _file: &OpenFile,
+        request: u32,
+        arg: u64,
+        memory: &dyn GuestMemory,
+    ) -> Result<u64, Errno> {
         match request {
             FIONREAD => {
                 let len = i32::try_from(self.pipe.len()).unwrap_or(i32::MAX);
@@ -367,17 +395,24 @@ impl Drop for End {
     fn drop(&mut self) {
         let last_reader = self.reads && self.pipe.readers.fetch_sub(1, Ordering::AcqRel) == 1;
         let last_writer = self.writes && self.pipe.writers.fetch_sub(1, Ordering::AcqRel) == 1;
-        if last_reader && last_writer || last_reader && !self.pipe.has_writers() || last_writer && !self.pipe.has_readers() {
+        if last_reader && last_writer
+            || last_reader && !self.pipe.has_writers()
+            || last_writer && !self.pipe.has_readers()
+        {
             // A FIFO that nobody has open is empty.
             let mut state = self.pipe.state.lock();
             state.bytes = Ring::default();
             state.packets.clear();
         }
         if last_writer {
-            self.pipe.queue.notify(EventMask::HUP | EventMask::IN | EventMask::RDNORM);
+            self.pipe
+                .queue
+                .notify(EventMask::HUP | EventMask::IN | EventMask::RDNORM);
         }
         if last_reader {
-            self.pipe.queue.notify(EventMask::ERR | EventMask::OUT | EventMask::WRNORM);
+            self.pipe
+                .queue
+                .notify(EventMask::ERR | EventMask::OUT | EventMask::WRNORM);
         }
     }
 }

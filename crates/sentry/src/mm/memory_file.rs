@@ -94,15 +94,24 @@ impl MemoryFile {
 
     /// A window of at least `len` bytes; ENOMEM where there are no offsets left.
     pub fn window(self: &Arc<Self>, len: u64) -> Result<Arc<Window>, Errno> {
-        let len = len.max(WINDOW_MIN).checked_next_power_of_two().ok_or(Errno::ENOMEM)?;
+        let len = len
+            .max(WINDOW_MIN)
+            .checked_next_power_of_two()
+            .ok_or(Errno::ENOMEM)?;
         let mut inner = self.inner.lock();
         let offset = match inner.free.get_mut(&len.trailing_zeros()).and_then(Vec::pop) {
             Some(offset) => offset,
             None => {
                 // Large ones begin at a multiple of what huge pages want; small ones never straddle a chunk.
                 let align = len.min(CHUNK);
-                let offset = inner.next.checked_next_multiple_of(align).ok_or(Errno::ENOMEM)?;
-                let end = offset.checked_add(len).filter(|end| *end <= MEMORY_FILE_LEN).ok_or(Errno::ENOMEM)?;
+                let offset = inner
+                    .next
+                    .checked_next_multiple_of(align)
+                    .ok_or(Errno::ENOMEM)?;
+                let end = offset
+                    .checked_add(len)
+                    .filter(|end| *end <= MEMORY_FILE_LEN)
+                    .ok_or(Errno::ENOMEM)?;
                 inner.next = end;
                 offset
             }
@@ -119,7 +128,10 @@ impl MemoryFile {
     pub fn charge(&self, bytes: u64) -> Result<(), Errno> {
         let limit = self.limit();
         let change = |used: u64| used.checked_add(bytes).filter(|used| *used <= limit);
-        match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change) {
+        match self
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, change)
+        {
             Ok(_) => Ok(()),
             Err(_) => Err(Errno::ENOSPC),
         }
@@ -172,7 +184,13 @@ impl AsFd for MemoryFile {
 
 impl core::fmt::Debug for MemoryFile {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "MemoryFile({}, {} of {} bytes)", self.id, self.used(), self.limit())
+        write!(
+            f,
+            "MemoryFile({}, {} of {} bytes)",
+            self.id,
+            self.used(),
+            self.limit()
+        )
     }
 }
 
@@ -219,12 +237,19 @@ impl Window {
 
     /// Copies to pages of the window that are allocated, by way of the file.
     fn write_through(&self, at: u64, from: &[u8]) -> Result<(), Errno> {
-        if at.checked_add(from.len() as u64).is_none_or(|end| end > self.len) {
+        if at
+            .checked_add(from.len() as u64)
+            .is_none_or(|end| end > self.len)
+        {
             return Err(Errno::EFAULT);
         }
         let mut done = 0;
         while done < from.len() {
-            done += host::fs::pwrite(self.file.as_fd(), &from[done..], self.offset + at + done as u64)?;
+            done += host::fs::pwrite(
+                self.file.as_fd(),
+                &from[done..],
+                self.offset + at + done as u64,
+            )?;
         }
         Ok(())
     }
@@ -232,7 +257,9 @@ impl Window {
     /// Compares and exchanges the futex word at `at`: what was there. EFAULT where that is no place for one.
     pub fn compare_exchange_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, Errno> {
         let (chunk, within) = self.place(at, 0, 4)?;
-        chunk.compare_exchange_u32(within, old, new).ok_or(Errno::EFAULT)
+        chunk
+            .compare_exchange_u32(within, old, new)
+            .ok_or(Errno::EFAULT)
     }
 
     /// Gives the pages of a range (whole pages) back to the host: they read as zeros.
@@ -241,10 +268,19 @@ impl Window {
         if range.start >= end {
             return Ok(());
         }
-        punch_hole(self.file.as_fd(), self.offset + range.start, end - range.start)
+        punch_hole(
+            self.file.as_fd(),
+            self.offset + range.start,
+            end - range.start,
+        )
     }
 
-    fn place(&self, at: u64, done: usize, left: usize) -> Result<(Arc<SharedMapping>, usize), Errno> {
+    fn place(
+        &self,
+        at: u64,
+        done: usize,
+        left: usize,
+    ) -> Result<(Arc<SharedMapping>, usize), Errno> {
         let at = at.checked_add(done as u64).ok_or(Errno::EFAULT)?;
         if at.checked_add(left as u64).is_none_or(|end| end > self.len) {
             return Err(Errno::EFAULT);
@@ -262,7 +298,11 @@ impl Drop for Window {
             return;
         }
         let mut inner = self.file.inner.lock();
-        inner.free.entry(self.len.trailing_zeros()).or_default().push(self.offset);
+        inner
+            .free
+            .entry(self.len.trailing_zeros())
+            .or_default()
+            .push(self.offset);
     }
 }
 
@@ -340,7 +380,9 @@ impl PageSet {
         }
         // Ranges that touch it become one with it.
         let first = self.ranges.partition_point(|(_, end)| *end < range.start);
-        let last = self.ranges.partition_point(|(start, _)| *start <= range.end);
+        let last = self
+            .ranges
+            .partition_point(|(start, _)| *start <= range.end);
         if first >= last {
             self.ranges.insert(first, (range.start, range.end));
             return;
@@ -426,7 +468,10 @@ impl Quota {
     /// Takes an inode; ENOSPC.
     pub fn take_inode(&self) -> Result<(), Errno> {
         let change = |used: u64| used.checked_add(1).filter(|used| *used <= self.inodes);
-        match self.inodes_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change) {
+        match self
+            .inodes_used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, change)
+        {
             Ok(_) => Ok(()),
             Err(_) => Err(Errno::ENOSPC),
         }
@@ -439,7 +484,10 @@ impl Quota {
 
     fn take_bytes(&self, bytes: u64) -> Result<(), Errno> {
         let change = |used: u64| used.checked_add(bytes).filter(|used| *used <= self.bytes);
-        match self.bytes_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change) {
+        match self
+            .bytes_used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, change)
+        {
             Ok(_) => Ok(()),
             Err(_) => Err(Errno::ENOSPC),
         }
@@ -504,14 +552,20 @@ impl Pages {
         if len > MEMORY_FILE_LEN / 2 {
             return Err(Errno::EFBIG);
         }
-        let new = self.file.window(if len > CHUNK { len.max(WINDOW) } else { len })?;
+        let new = self
+            .file
+            .window(if len > CHUNK { len.max(WINDOW) } else { len })?;
         if let Some(old) = self.window.take() {
             let mut buffer = vec![0; 256 << 10];
             for range in self.set.iter() {
                 let (mut at, end) = (range.start * PAGE, range.end * PAGE);
                 while at < end {
-                    let len = buffer.len().min(usize::try_from(end - at).unwrap_or(usize::MAX));
-                    let moved = old.read(at, &mut buffer[..len]).and_then(|()| new.write(at, &buffer[..len]));
+                    let len = buffer
+                        .len()
+                        .min(usize::try_from(end - at).unwrap_or(usize::MAX));
+                    let moved = old
+                        .read(at, &mut buffer[..len])
+                        .and_then(|()| new.write(at, &buffer[..len]));
                     if let Err(error) = moved {
                         self.window = Some(old);
                         return Err(error);
@@ -526,7 +580,10 @@ impl Pages {
 
     /// Allocates the pages of a range of bytes, charged; they are zero where they are new. ENOSPC.
     pub fn allocate(&mut self, range: Range<u64>) -> Result<Arc<Window>, Errno> {
-        let end = range.end.checked_next_multiple_of(PAGE).ok_or(Errno::EFBIG)?;
+        let end = range
+            .end
+            .checked_next_multiple_of(PAGE)
+            .ok_or(Errno::EFBIG)?;
         let window = self.grow(end)?;
         let pages = range.start / PAGE..end / PAGE;
         let missing = self.set.missing(pages.clone());
@@ -545,7 +602,12 @@ impl Pages {
             let left = (to.len() - done) as u64;
             let (end, data) = match self.set.run(here / PAGE) {
                 Some(run) => (run.end * PAGE, true),
-                None => (self.set.next(here / PAGE).map_or(u64::MAX, |page| page * PAGE), false),
+                None => (
+                    self.set
+                        .next(here / PAGE)
+                        .map_or(u64::MAX, |page| page * PAGE),
+                    false,
+                ),
             };
             let count = usize::try_from(left.min(end - here)).unwrap_or(to.len() - done);
             let part = &mut to[done..done + count];
@@ -579,7 +641,11 @@ impl Pages {
             return Ok(());
         };
         let first = range.start.div_ceil(PAGE);
-        let last = if range.end == u64::MAX { u64::MAX / PAGE } else { range.end / PAGE };
+        let last = if range.end == u64::MAX {
+            u64::MAX / PAGE
+        } else {
+            range.end / PAGE
+        };
         let zero = [0; PAGE as usize];
         for part in [
             range.start..range.end.min(first.saturating_mul(PAGE)),
@@ -633,7 +699,10 @@ mod tests {
     use std::sync::Arc;
 
     fn file(pages: u64) -> Arc<MemoryFile> {
-        MemoryFile::new(host::shared::memory_file("test").expect("a memory file"), pages * PAGE)
+        MemoryFile::new(
+            host::shared::memory_file("test").expect("a memory file"),
+            pages * PAGE,
+        )
     }
 
     #[test]
@@ -645,7 +714,10 @@ mod tests {
         assert_eq!(set.run(15), Some(10..40));
         assert_eq!(set.remove(15..35), 20);
         assert_eq!(set.missing(0..50), 40);
-        assert_eq!((set.next(0), set.next(15), set.next(40)), (Some(10), Some(35), None));
+        assert_eq!(
+            (set.next(0), set.next(15), set.next(40)),
+            (Some(10), Some(35), None)
+        );
         assert_eq!(set.run(15), None);
         assert_eq!(set.remove(0..u64::MAX), 10);
     }

@@ -90,7 +90,13 @@ pub trait FileOps: Any + Send + Sync {
     }
 
     /// Writes at `at`, or at the end where `append` says so and the file is seekable; moves `at` to where writing ended.
-    fn write(&self, _file: &OpenFile, _from: &mut Source<'_>, _at: &mut u64, _append: bool) -> Result<usize, Errno> {
+    fn write(
+        &self,
+        _file: &OpenFile,
+        _from: &mut Source<'_>,
+        _at: &mut u64,
+        _append: bool,
+    ) -> Result<usize, Errno> {
         Err(Errno::EINVAL)
     }
 
@@ -120,7 +126,13 @@ pub trait FileOps: Any + Send + Sync {
     }
 
     /// ioctl(2); ENOTTY for what the file does not know. The result is the call's.
-    fn ioctl(&self, _file: &OpenFile, _request: u32, _arg: u64, _memory: &dyn GuestMemory) -> Result<u64, Errno> {
+    fn ioctl(
+        &self,
+        _file: &OpenFile,
+        _request: u32,
+        _arg: u64,
+        _memory: &dyn GuestMemory,
+    ) -> Result<u64, Errno> {
         Err(Errno::ENOTTY)
     }
 
@@ -150,7 +162,13 @@ pub trait FileOps: Any + Send + Sync {
     }
 
     /// fallocate(2) of a file that is open for writing; the range was checked not to overflow.
-    fn fallocate(&self, _file: &OpenFile, _mode: FallocFlags, _at: u64, _len: u64) -> Result<(), Errno> {
+    fn fallocate(
+        &self,
+        _file: &OpenFile,
+        _mode: FallocFlags,
+        _at: u64,
+        _len: u64,
+    ) -> Result<(), Errno> {
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -233,12 +251,21 @@ const AT_OPEN: OpenFlags = OpenFlags::CREAT
 
 impl OpenFile {
     /// A description of a file with a place.
-    pub fn new(location: Location, inode: Arc<dyn Inode>, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<OpenFile> {
+    pub fn new(
+        location: Location,
+        inode: Arc<dyn Inode>,
+        ops: Arc<dyn FileOps>,
+        flags: OpenFlags,
+    ) -> Arc<OpenFile> {
         OpenFile::make(Some(location), inode, ops, flags)
     }
 
     /// A description of a file without a place: a pipe, a socket, an eventfd. See [`super::anon::AnonInode`].
-    pub fn anonymous(inode: Arc<dyn Inode>, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<OpenFile> {
+    pub fn anonymous(
+        inode: Arc<dyn Inode>,
+        ops: Arc<dyn FileOps>,
+        flags: OpenFlags,
+    ) -> Arc<OpenFile> {
         OpenFile::make(None, inode, ops, flags)
     }
 
@@ -297,7 +324,8 @@ impl OpenFile {
     pub fn writable(&self) -> bool {
         let flags = self.flags();
         !flags.contains(OpenFlags::PATH)
-            && (flags & OpenFlags::ACCMODE == OpenFlags::WRONLY || flags & OpenFlags::ACCMODE == OpenFlags::RDWR)
+            && (flags & OpenFlags::ACCMODE == OpenFlags::WRONLY
+                || flags & OpenFlags::ACCMODE == OpenFlags::RDWR)
     }
 
     /// Its inode.
@@ -338,7 +366,11 @@ impl OpenFile {
     }
 
     fn check_write(&self) -> Result<(), Errno> {
-        if self.writable() { Ok(()) } else { Err(Errno::EBADF) }
+        if self.writable() {
+            Ok(())
+        } else {
+            Err(Errno::EBADF)
+        }
     }
 
     /// read(2).
@@ -489,7 +521,10 @@ impl OpenFile {
     pub fn fallocate(&self, mode: u32, at: i64, len: i64) -> Result<(), Errno> {
         self.check_write()?;
         let at = u64::try_from(at).map_err(|_| Errno::EINVAL)?;
-        let len = u64::try_from(len).ok().filter(|len| *len > 0).ok_or(Errno::EINVAL)?;
+        let len = u64::try_from(len)
+            .ok()
+            .filter(|len| *len > 0)
+            .ok_or(Errno::EINVAL)?;
         let mode = FallocFlags::from_bits(mode).ok_or(Errno::EOPNOTSUPP)?;
         if mode.contains(FallocFlags::PUNCH_HOLE) && !mode.contains(FallocFlags::KEEP_SIZE) {
             return Err(Errno::EOPNOTSUPP);
@@ -576,6 +611,12 @@ impl Drop for OpenFile {
 
 impl core::fmt::Debug for OpenFile {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "OpenFile({}, {:?}, {:?})", self.id, self.inode.key(), self.flags())
+        write!(
+            f,
+            "OpenFile({}, {:?}, {:?})",
+            self.id,
+            self.inode.key(),
+            self.flags()
+        )
     }
 }

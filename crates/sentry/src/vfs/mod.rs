@@ -42,8 +42,8 @@ pub use dentry::{Dentry, Location};
 pub use fd_table::{FdTable, NR_OPEN, ReservedFd};
 pub use file::{AsyncOwner, CHANGEABLE, CloseHook, DirEntry, FileOps, MmapSource, OpenFile, Seek};
 pub use inode::{
-    Attrs, Caching, FileSystem, Inode, InodeKey, LinkTarget, NewKind, NewNode, Owner, RenameEnd, SetAttrs, SetTime,
-    SetXattr, new_dev, new_id,
+    Attrs, Caching, FileSystem, Inode, InodeKey, LinkTarget, NewKind, NewNode, Owner, RenameEnd,
+    SetAttrs, SetTime, SetXattr, new_dev, new_id,
 };
 pub use mount::{Mount, MountTable};
 pub use open::CharDevice;
@@ -148,7 +148,12 @@ impl Vfs {
     }
 
     /// fchdir(2).
-    pub fn fchdir(&self, fs: &FsContext, creds: &Credentials, file: &OpenFile) -> Result<(), Errno> {
+    pub fn fchdir(
+        &self,
+        fs: &FsContext,
+        creds: &Credentials,
+        file: &OpenFile,
+    ) -> Result<(), Errno> {
         let place = file.location().ok_or(Errno::ENOTDIR)?;
         if place.inode().file_type() != FileType::Directory {
             return Err(Errno::ENOTDIR);

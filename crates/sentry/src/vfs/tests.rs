@@ -21,7 +21,11 @@ pub(crate) struct TempDir(pub(crate) PathBuf);
 
 impl TempDir {
     pub(crate) fn new() -> TempDir {
-        let path = std::env::temp_dir().join(format!("vfs-test-{}-{}", std::process::id(), super::new_id()));
+        let path = std::env::temp_dir().join(format!(
+            "vfs-test-{}-{}",
+            std::process::id(),
+            super::new_id()
+        ));
         std::fs::create_dir(&path).expect("a temporary directory");
         TempDir(path)
     }
@@ -39,7 +43,10 @@ impl Drop for TempDir {
 }
 
 pub(crate) fn memory() -> Arc<MemoryFile> {
-    MemoryFile::new(host::shared::memory_file("test").expect("a memory file"), 256 << 20)
+    MemoryFile::new(
+        host::shared::memory_file("test").expect("a memory file"),
+        256 << 20,
+    )
 }
 
 /// A namespace, and who acts in it.
@@ -67,26 +74,39 @@ impl World {
 
     pub(crate) fn tmpfs() -> World {
         let memory = memory();
-        let fs = TmpFs::new(Arc::clone(&memory), Quota::new(64 << 20, 10_000), 0o755).expect("a tmpfs");
+        let fs =
+            TmpFs::new(Arc::clone(&memory), Quota::new(64 << 20, 10_000), 0o755).expect("a tmpfs");
         World::of(Mount::of(fs, MountFlags::empty(), "none"), None, memory)
     }
 
     pub(crate) fn host() -> World {
         let dir = TempDir::new();
         let fs = HostFs::new(dir.fd(), Caching::Revalidate).expect("a tree");
-        World::of(Mount::of(Arc::new(HostMount(fs)), MountFlags::empty(), "none"), Some(dir), memory())
+        World::of(
+            Mount::of(Arc::new(HostMount(fs)), MountFlags::empty(), "none"),
+            Some(dir),
+            memory(),
+        )
     }
 
     pub(crate) fn overlay(dir: TempDir) -> World {
         let memory = memory();
         let lower = HostFs::new(dir.fd(), Caching::Assume).expect("a tree");
         let fs = OverlayFs::new(&lower, Arc::clone(&memory), Quota::new(64 << 20, 10_000));
-        World::of(Mount::of(fs, MountFlags::empty(), "none"), Some(dir), memory)
+        World::of(
+            Mount::of(fs, MountFlags::empty(), "none"),
+            Some(dir),
+            memory,
+        )
     }
 
     /// One of each.
     fn each() -> [World; 3] {
-        [World::tmpfs(), World::host(), World::overlay(TempDir::new())]
+        [
+            World::tmpfs(),
+            World::host(),
+            World::overlay(TempDir::new()),
+        ]
     }
 
     pub(crate) fn cx(&self) -> PathCx<'_> {
@@ -98,11 +118,22 @@ impl World {
     }
 
     pub(crate) fn open(&self, path: &str, flags: OpenFlags) -> Result<Arc<OpenFile>, Errno> {
-        self.vfs.open(&self.cx(), path.as_bytes(), flags, 0o644, ResolveFlags::empty())
+        self.vfs.open(
+            &self.cx(),
+            path.as_bytes(),
+            flags,
+            0o644,
+            ResolveFlags::empty(),
+        )
     }
 
     pub(crate) fn write(&self, path: &str, data: &[u8]) {
-        let file = self.open(path, OpenFlags::WRONLY | OpenFlags::CREAT | OpenFlags::TRUNC).expect("opens");
+        let file = self
+            .open(
+                path,
+                OpenFlags::WRONLY | OpenFlags::CREAT | OpenFlags::TRUNC,
+            )
+            .expect("opens");
         assert_eq!(file.write(&mut Source::slice(data)), Ok(data.len()));
     }
 
@@ -114,7 +145,8 @@ impl World {
     }
 
     pub(crate) fn stat(&self, path: &str) -> Result<Attrs, Errno> {
-        self.vfs.stat(&self.cx(), path.as_bytes(), AtFlags::SYMLINK_NOFOLLOW)
+        self.vfs
+            .stat(&self.cx(), path.as_bytes(), AtFlags::SYMLINK_NOFOLLOW)
     }
 
     pub(crate) fn mkdir(&self, path: &str) -> Result<(), Errno> {
@@ -122,7 +154,13 @@ impl World {
     }
 
     pub(crate) fn rename(&self, from: &str, to: &str, flags: RenameFlags) -> Result<(), Errno> {
-        self.vfs.rename(&self.cx(), from.as_bytes(), &self.cx(), to.as_bytes(), flags)
+        self.vfs.rename(
+            &self.cx(),
+            from.as_bytes(),
+            &self.cx(),
+            to.as_bytes(),
+            flags,
+        )
     }
 
     pub(crate) fn unlink(&self, path: &str) -> Result<(), Errno> {
@@ -134,11 +172,18 @@ impl World {
     }
 
     fn symlink(&self, target: &str, path: &str) -> Result<(), Errno> {
-        self.vfs.symlink(&self.cx(), target.as_bytes(), path.as_bytes())
+        self.vfs
+            .symlink(&self.cx(), target.as_bytes(), path.as_bytes())
     }
 
     pub(crate) fn link(&self, from: &str, to: &str) -> Result<(), Errno> {
-        self.vfs.link(&self.cx(), from.as_bytes(), &self.cx(), to.as_bytes(), AtFlags::empty())
+        self.vfs.link(
+            &self.cx(),
+            from.as_bytes(),
+            &self.cx(),
+            to.as_bytes(),
+            AtFlags::empty(),
+        )
     }
 
     /// Names in a directory, sorted, read `step` entries at a time.
@@ -164,7 +209,9 @@ impl World {
     }
 
     fn target(&self, path: &str) -> Target {
-        self.vfs.target(&self.cx(), path.as_bytes(), AtFlags::empty()).expect("is there")
+        self.vfs
+            .target(&self.cx(), path.as_bytes(), AtFlags::empty())
+            .expect("is there")
     }
 }
 
@@ -176,12 +223,32 @@ fn files_come_and_go() {
         assert_eq!(world.read("/a"), Ok(b"hello".to_vec()));
         let attrs = world.stat("/a").expect("is there");
         assert_eq!((attrs.size, attrs.mode, attrs.nlink), (5, 0o100644, 1));
-        assert_eq!(world.open("/a", OpenFlags::CREAT | OpenFlags::EXCL).map(drop), Err(Errno::EEXIST));
-        assert_eq!(world.open("/a", OpenFlags::DIRECTORY).map(drop), Err(Errno::ENOTDIR));
-        assert_eq!(world.open("/a/", OpenFlags::empty()).map(drop), Err(Errno::ENOTDIR));
-        assert_eq!(world.open("/b/", OpenFlags::CREAT).map(drop), Err(Errno::EISDIR));
-        assert_eq!(world.open("/a/b", OpenFlags::empty()).map(drop), Err(Errno::ENOTDIR));
-        assert_eq!(world.open("/", OpenFlags::WRONLY).map(drop), Err(Errno::EISDIR));
+        assert_eq!(
+            world
+                .open("/a", OpenFlags::CREAT | OpenFlags::EXCL)
+                .map(drop),
+            Err(Errno::EEXIST)
+        );
+        assert_eq!(
+            world.open("/a", OpenFlags::DIRECTORY).map(drop),
+            Err(Errno::ENOTDIR)
+        );
+        assert_eq!(
+            world.open("/a/", OpenFlags::empty()).map(drop),
+            Err(Errno::ENOTDIR)
+        );
+        assert_eq!(
+            world.open("/b/", OpenFlags::CREAT).map(drop),
+            Err(Errno::EISDIR)
+        );
+        assert_eq!(
+            world.open("/a/b", OpenFlags::empty()).map(drop),
+            Err(Errno::ENOTDIR)
+        );
+        assert_eq!(
+            world.open("/", OpenFlags::WRONLY).map(drop),
+            Err(Errno::EISDIR)
+        );
         assert_eq!(world.mkdir("/a"), Err(Errno::EEXIST));
         assert_eq!(world.rmdir("/a"), Err(Errno::ENOTDIR));
         let held = world.open("/a", OpenFlags::RDWR).expect("opens");
@@ -257,13 +324,28 @@ fn links_are_followed_so_far() {
         assert_eq!(world.read("/rel"), Ok(b"x".to_vec()));
         assert_eq!(world.read("/abs/../abs/./file"), Ok(b"x".to_vec()));
         assert_eq!(world.read("/loop"), Err(Errno::ELOOP));
-        assert_eq!(world.open("/rel", OpenFlags::NOFOLLOW).map(drop), Err(Errno::ELOOP));
-        assert!(world.open("/rel", OpenFlags::NOFOLLOW | OpenFlags::PATH).is_ok());
-        assert_eq!(world.vfs.readlink(&world.cx(), b"/rel"), Ok(b"d/file".to_vec()));
-        assert_eq!(world.vfs.readlink(&world.cx(), b"/d"), Err(Errno::EINVAL));
-        assert_eq!(world.stat("/rel").map(|attrs| attrs.mode & 0o170000), Ok(0o120000));
         assert_eq!(
-            world.open("/dangling", OpenFlags::CREAT | OpenFlags::EXCL).map(drop),
+            world.open("/rel", OpenFlags::NOFOLLOW).map(drop),
+            Err(Errno::ELOOP)
+        );
+        assert!(
+            world
+                .open("/rel", OpenFlags::NOFOLLOW | OpenFlags::PATH)
+                .is_ok()
+        );
+        assert_eq!(
+            world.vfs.readlink(&world.cx(), b"/rel"),
+            Ok(b"d/file".to_vec())
+        );
+        assert_eq!(world.vfs.readlink(&world.cx(), b"/d"), Err(Errno::EINVAL));
+        assert_eq!(
+            world.stat("/rel").map(|attrs| attrs.mode & 0o170000),
+            Ok(0o120000)
+        );
+        assert_eq!(
+            world
+                .open("/dangling", OpenFlags::CREAT | OpenFlags::EXCL)
+                .map(drop),
             Err(Errno::EEXIST)
         );
         world.write("/dangling", b"made");
@@ -276,11 +358,25 @@ fn links_are_followed_so_far() {
         }
         assert_eq!(world.read("/chain39"), Ok(b"x".to_vec()));
         assert_eq!(world.read("/chain40"), Err(Errno::ELOOP));
-        let beneath = |path: &[u8], resolve| world.vfs.open(&world.cx(), path, OpenFlags::empty(), 0, resolve).map(drop);
-        assert_eq!(beneath(b"abs/file", ResolveFlags::BENEATH), Err(Errno::EXDEV));
+        let beneath = |path: &[u8], resolve| {
+            world
+                .vfs
+                .open(&world.cx(), path, OpenFlags::empty(), 0, resolve)
+                .map(drop)
+        };
+        assert_eq!(
+            beneath(b"abs/file", ResolveFlags::BENEATH),
+            Err(Errno::EXDEV)
+        );
         assert_eq!(beneath(b"abs/file", ResolveFlags::IN_ROOT), Ok(()));
-        assert_eq!(beneath(b"rel", ResolveFlags::NO_SYMLINKS), Err(Errno::ELOOP));
-        assert_eq!(beneath(b"d/../../d", ResolveFlags::BENEATH), Err(Errno::EXDEV));
+        assert_eq!(
+            beneath(b"rel", ResolveFlags::NO_SYMLINKS),
+            Err(Errno::ELOOP)
+        );
+        assert_eq!(
+            beneath(b"d/../../d", ResolveFlags::BENEATH),
+            Err(Errno::EXDEV)
+        );
     }
 }
 
@@ -292,16 +388,29 @@ fn hostile_paths() {
         assert_eq!(world.mkdir(&format!("/{long}")), Err(Errno::ENAMETOOLONG));
         assert_eq!(world.stat(&"/a".repeat(2048)), Err(Errno::ENAMETOOLONG));
         assert_eq!(world.stat(""), Err(Errno::ENOENT));
-        assert_eq!(world.stat(&"/".repeat(4095)).map(|attrs| attrs.mode & 0o170000), Ok(0o040000));
+        assert_eq!(
+            world
+                .stat(&"/".repeat(4095))
+                .map(|attrs| attrs.mode & 0o170000),
+            Ok(0o040000)
+        );
         assert_eq!(world.stat("/../../..").map(drop), Ok(()));
-        world.mkdir(&format!("/{}", "m".repeat(255))).expect("makes");
+        world
+            .mkdir(&format!("/{}", "m".repeat(255)))
+            .expect("makes");
         assert_eq!(world.mkdir("/."), Err(Errno::EEXIST));
         assert_eq!(world.mkdir("/.."), Err(Errno::EEXIST));
         assert_eq!(world.unlink("/.."), Err(Errno::EISDIR));
-        assert_eq!(world.rename("/..", "/x", RenameFlags::empty()), Err(Errno::EBUSY));
+        assert_eq!(
+            world.rename("/..", "/x", RenameFlags::empty()),
+            Err(Errno::EBUSY)
+        );
         // A tree as deep as relative paths can make it.
         for _ in 0..600 {
-            world.vfs.mkdir(&world.cx(), b"deeper", 0o755).expect("makes");
+            world
+                .vfs
+                .mkdir(&world.cx(), b"deeper", 0o755)
+                .expect("makes");
             world.vfs.chdir(&world.cx(), b"deeper").expect("enters");
         }
         assert!(world.vfs.getcwd(&world.fs).expect("reachable").len() == 600 * 7);
@@ -313,16 +422,30 @@ fn hostile_paths() {
 #[test]
 fn offsets_at_the_edge() {
     for world in World::each() {
-        let file = world.open("/f", OpenFlags::CREAT | OpenFlags::RDWR).expect("opens");
+        let file = world
+            .open("/f", OpenFlags::CREAT | OpenFlags::RDWR)
+            .expect("opens");
         assert_eq!(file.seek(i64::MAX, Seek::Set), Ok(i64::MAX as u64));
         assert_eq!(file.write(&mut Source::slice(b"x")), Err(Errno::EINVAL));
         assert_eq!(file.read(&mut Sink::slice(&mut [0; 4])), Err(Errno::EINVAL));
-        assert_eq!(file.pread(&mut Sink::slice(&mut [0; 4]), i64::MAX - 4), Ok(0));
-        assert_eq!(file.pwrite(&mut Source::slice(b"far"), i64::MAX - 3), Err(Errno::EFBIG));
+        assert_eq!(
+            file.pread(&mut Sink::slice(&mut [0; 4]), i64::MAX - 4),
+            Ok(0)
+        );
+        assert_eq!(
+            file.pwrite(&mut Source::slice(b"far"), i64::MAX - 3),
+            Err(Errno::EFBIG)
+        );
         assert_eq!(file.seek(1, Seek::Current), Err(Errno::EOVERFLOW));
         assert_eq!(file.seek(-1, Seek::Set), Err(Errno::EINVAL));
-        assert_eq!(file.pwrite(&mut Source::slice(b"x"), -1), Err(Errno::EINVAL));
-        assert_eq!(file.pread(&mut Sink::slice(&mut [0; 4]), i64::MIN), Err(Errno::EINVAL));
+        assert_eq!(
+            file.pwrite(&mut Source::slice(b"x"), -1),
+            Err(Errno::EINVAL)
+        );
+        assert_eq!(
+            file.pread(&mut Sink::slice(&mut [0; 4]), i64::MIN),
+            Err(Errno::EINVAL)
+        );
         assert_eq!(file.truncate(-1), Err(Errno::EINVAL));
         assert_eq!(file.fallocate(0, i64::MAX, 1), Err(Errno::EFBIG));
         assert_eq!(file.fallocate(0, 0, 0), Err(Errno::EINVAL));
@@ -344,7 +467,9 @@ fn renames() {
         world.write("/a", b"a");
         world.write("/b", b"b");
         let ino = world.stat("/a").expect("is there").ino;
-        world.rename("/a", "/b", RenameFlags::empty()).expect("replaces");
+        world
+            .rename("/a", "/b", RenameFlags::empty())
+            .expect("replaces");
         assert_eq!(world.read("/b"), Ok(b"a".to_vec()));
         assert_eq!(world.stat("/b").map(|attrs| attrs.ino), Ok(ino));
         assert_eq!(world.stat("/a"), Err(Errno::ENOENT));
@@ -352,22 +477,51 @@ fn renames() {
         world.mkdir("/e").expect("makes");
         world.mkdir("/d/in").expect("makes");
         world.write("/d/in/f", b"deep");
-        assert_eq!(world.rename("/d", "/d/in/x", RenameFlags::empty()), Err(Errno::EINVAL));
-        assert_eq!(world.rename("/e", "/d", RenameFlags::empty()), Err(Errno::ENOTEMPTY));
-        assert_eq!(world.rename("/d/in", "/d", RenameFlags::empty()), Err(Errno::ENOTEMPTY));
-        assert_eq!(world.rename("/b", "/d", RenameFlags::empty()), Err(Errno::EISDIR));
-        assert_eq!(world.rename("/d", "/b", RenameFlags::empty()), Err(Errno::ENOTDIR));
-        assert_eq!(world.rename("/b", "/e", RenameFlags::NOREPLACE), Err(Errno::EEXIST));
-        world.rename("/d/in", "/e", RenameFlags::empty()).expect("replaces an empty one");
+        assert_eq!(
+            world.rename("/d", "/d/in/x", RenameFlags::empty()),
+            Err(Errno::EINVAL)
+        );
+        assert_eq!(
+            world.rename("/e", "/d", RenameFlags::empty()),
+            Err(Errno::ENOTEMPTY)
+        );
+        assert_eq!(
+            world.rename("/d/in", "/d", RenameFlags::empty()),
+            Err(Errno::ENOTEMPTY)
+        );
+        assert_eq!(
+            world.rename("/b", "/d", RenameFlags::empty()),
+            Err(Errno::EISDIR)
+        );
+        assert_eq!(
+            world.rename("/d", "/b", RenameFlags::empty()),
+            Err(Errno::ENOTDIR)
+        );
+        assert_eq!(
+            world.rename("/b", "/e", RenameFlags::NOREPLACE),
+            Err(Errno::EEXIST)
+        );
+        world
+            .rename("/d/in", "/e", RenameFlags::empty())
+            .expect("replaces an empty one");
         assert_eq!(world.read("/e/f"), Ok(b"deep".to_vec()));
-        world.rename("/b", "/e", RenameFlags::EXCHANGE).expect("swaps");
+        world
+            .rename("/b", "/e", RenameFlags::EXCHANGE)
+            .expect("swaps");
         assert_eq!(world.read("/b/f"), Ok(b"deep".to_vec()));
         assert_eq!(world.read("/e"), Ok(b"a".to_vec()));
-        assert_eq!(world.rename("/e", "/none", RenameFlags::EXCHANGE), Err(Errno::ENOENT));
-        world.rename("/b", "/d/b", RenameFlags::empty()).expect("moves");
+        assert_eq!(
+            world.rename("/e", "/none", RenameFlags::EXCHANGE),
+            Err(Errno::ENOENT)
+        );
+        world
+            .rename("/b", "/d/b", RenameFlags::empty())
+            .expect("moves");
         assert_eq!(world.read("/d/b/../b/f"), Ok(b"deep".to_vec()));
         let held = world.open("/d/b/f", OpenFlags::empty()).expect("opens");
-        world.rename("/d", "/elsewhere", RenameFlags::empty()).expect("moves");
+        world
+            .rename("/d", "/elsewhere", RenameFlags::empty())
+            .expect("moves");
         assert_eq!(
             world.vfs.file_path(&held, &world.fs.root()),
             b"/elsewhere/b/f".to_vec()
@@ -384,9 +538,14 @@ fn hard_links_share() {
         assert_eq!(world.link("/a", "/b"), Err(Errno::EEXIST));
         world.write("/b", b"two!");
         assert_eq!(world.read("/a"), Ok(b"two!".to_vec()));
-        let (a, b) = (world.stat("/a").expect("there"), world.stat("/b").expect("there"));
+        let (a, b) = (
+            world.stat("/a").expect("there"),
+            world.stat("/b").expect("there"),
+        );
         assert_eq!((a.ino, a.nlink, b.nlink), (b.ino, 2, 2));
-        world.rename("/a", "/b", RenameFlags::empty()).expect("nothing to do");
+        world
+            .rename("/a", "/b", RenameFlags::empty())
+            .expect("nothing to do");
         assert_eq!(world.read("/a"), Ok(b"two!".to_vec()));
         world.unlink("/a").expect("is there");
         assert_eq!(world.stat("/b").map(|attrs| attrs.nlink), Ok(1));
@@ -401,17 +560,35 @@ fn attributes_change_by_the_rules() {
     for mut world in World::each() {
         world.write("/f", b"x");
         let owner = world.creds.clone();
-        world.vfs.chmod(&owner, &world.target("/f"), 0o600).expect("root may");
-        world.vfs.chown(&owner, &world.target("/f"), 1000, 100).expect("root may");
+        world
+            .vfs
+            .chmod(&owner, &world.target("/f"), 0o600)
+            .expect("root may");
+        world
+            .vfs
+            .chown(&owner, &world.target("/f"), 1000, 100)
+            .expect("root may");
         world.creds = Credentials::user(1001, 100);
         assert_eq!(world.read("/f"), Err(Errno::EACCES));
-        assert_eq!(world.vfs.chmod(&world.creds, &world.target("/f"), 0o777), Err(Errno::EPERM));
+        assert_eq!(
+            world.vfs.chmod(&world.creds, &world.target("/f"), 0o777),
+            Err(Errno::EPERM)
+        );
         assert_eq!(world.unlink("/f"), Err(Errno::EACCES));
         world.creds = Credentials::user(1000, 100);
         assert_eq!(world.read("/f"), Ok(b"x".to_vec()));
-        assert_eq!(world.vfs.chown(&world.creds, &world.target("/f"), 0, 100), Err(Errno::EPERM));
-        assert_eq!(world.vfs.access(&world.cx(), b"/f", 1, AtFlags::empty()), Err(Errno::EACCES));
-        assert_eq!(world.vfs.access(&world.cx(), b"/f", 6, AtFlags::empty()), Ok(()));
+        assert_eq!(
+            world.vfs.chown(&world.creds, &world.target("/f"), 0, 100),
+            Err(Errno::EPERM)
+        );
+        assert_eq!(
+            world.vfs.access(&world.cx(), b"/f", 1, AtFlags::empty()),
+            Err(Errno::EACCES)
+        );
+        assert_eq!(
+            world.vfs.access(&world.cx(), b"/f", 6, AtFlags::empty()),
+            Ok(())
+        );
         assert_eq!(world.vfs.truncate(&world.cx(), b"/f", 1 << 20), Ok(()));
         assert_eq!(world.stat("/f").map(|attrs| attrs.size), Ok(1 << 20));
     }
@@ -421,17 +598,29 @@ fn attributes_change_by_the_rules() {
 fn appending_and_unnamed() {
     for world in World::each() {
         world.write("/log", b"1");
-        let one = world.open("/log", OpenFlags::WRONLY | OpenFlags::APPEND).expect("opens");
-        let two = world.open("/log", OpenFlags::WRONLY | OpenFlags::APPEND).expect("opens");
+        let one = world
+            .open("/log", OpenFlags::WRONLY | OpenFlags::APPEND)
+            .expect("opens");
+        let two = world
+            .open("/log", OpenFlags::WRONLY | OpenFlags::APPEND)
+            .expect("opens");
         for file in [&one, &two, &one] {
             assert_eq!(file.write(&mut Source::slice(b"23")), Ok(2));
         }
         assert_eq!(one.position(), 7);
         assert_eq!(world.read("/log"), Ok(b"1232323".to_vec()));
-        let unnamed = world.open("/", OpenFlags::TMPFILE | OpenFlags::RDWR).expect("makes");
+        let unnamed = world
+            .open("/", OpenFlags::TMPFILE | OpenFlags::RDWR)
+            .expect("makes");
         assert_eq!(unnamed.write(&mut Source::slice(b"gone")), Ok(4));
-        assert_eq!(unnamed.attrs().map(|attrs| (attrs.nlink, attrs.size)), Ok((0, 4)));
-        assert_eq!(world.open("/", OpenFlags::TMPFILE).map(drop), Err(Errno::EINVAL));
+        assert_eq!(
+            unnamed.attrs().map(|attrs| (attrs.nlink, attrs.size)),
+            Ok((0, 4))
+        );
+        assert_eq!(
+            world.open("/", OpenFlags::TMPFILE).map(drop),
+            Err(Errno::EINVAL)
+        );
     }
 }
 
@@ -441,9 +630,14 @@ fn special_files() {
         let make = |path: &[u8], mode, dev| world.vfs.mknod(&world.cx(), path, mode, dev);
         make(b"/fifo", 0o010644, 0).expect("makes");
         make(b"/sock", 0o140644, 0).expect("makes");
-        assert_eq!(world.open("/sock", OpenFlags::RDWR).map(drop), Err(Errno::ENXIO));
         assert_eq!(
-            world.open("/fifo", OpenFlags::WRONLY | OpenFlags::NONBLOCK).map(drop),
+            world.open("/sock", OpenFlags::RDWR).map(drop),
+            Err(Errno::ENXIO)
+        );
+        assert_eq!(
+            world
+                .open("/fifo", OpenFlags::WRONLY | OpenFlags::NONBLOCK)
+                .map(drop),
             Err(Errno::ENXIO)
         );
         let reader = world.open("/fifo", OpenFlags::empty()).expect("opens");
@@ -471,7 +665,11 @@ fn xattrs_of_users() {
     for world in World::each() {
         world.write("/f", b"x");
         let target = world.target("/f");
-        let set = |name: &[u8], how| world.vfs.set_xattr(&world.creds, &target, name, b"value", how);
+        let set = |name: &[u8], how| {
+            world
+                .vfs
+                .set_xattr(&world.creds, &target, name, b"value", how)
+        };
         match set(b"user.a", SetXattr::Create) {
             // The host's temporary directory may know no xattrs.
             Err(Errno::EOPNOTSUPP) => continue,
@@ -480,10 +678,22 @@ fn xattrs_of_users() {
         assert_eq!(set(b"user.a", SetXattr::Create), Err(Errno::EEXIST));
         assert_eq!(set(b"user.b", SetXattr::Replace), Err(Errno::ENODATA));
         assert_eq!(set(b"system.x", SetXattr::Any), Err(Errno::EOPNOTSUPP));
-        assert_eq!(world.vfs.xattr(&world.creds, &target, b"user.a"), Ok(b"value".to_vec()));
-        assert_eq!(world.vfs.xattrs(&world.creds, &target), Ok(b"user.a\0".to_vec()));
-        world.vfs.remove_xattr(&world.creds, &target, b"user.a").expect("is there");
-        assert_eq!(world.vfs.xattr(&world.creds, &target, b"user.a"), Err(Errno::ENODATA));
+        assert_eq!(
+            world.vfs.xattr(&world.creds, &target, b"user.a"),
+            Ok(b"value".to_vec())
+        );
+        assert_eq!(
+            world.vfs.xattrs(&world.creds, &target),
+            Ok(b"user.a\0".to_vec())
+        );
+        world
+            .vfs
+            .remove_xattr(&world.creds, &target, b"user.a")
+            .expect("is there");
+        assert_eq!(
+            world.vfs.xattr(&world.creds, &target, b"user.a"),
+            Err(Errno::ENODATA)
+        );
     }
 }
 
@@ -492,21 +702,34 @@ fn mounts_cover_and_uncover() {
     let world = World::tmpfs();
     world.mkdir("/m").expect("makes");
     world.write("/m/under", b"");
-    let fs = TmpFs::new(Arc::clone(&world.memory), Quota::new(1 << 20, 100), 0o755).expect("a tmpfs");
+    let fs =
+        TmpFs::new(Arc::clone(&world.memory), Quota::new(1 << 20, 100), 0o755).expect("a tmpfs");
     let mount = Mount::of(fs, MountFlags::empty(), "none");
     crate::fs::root::mount_at(&world.vfs, &mount, b"/m").expect("mounts");
     assert_eq!(world.stat("/m/under"), Err(Errno::ENOENT));
     world.write("/m/over", b"");
-    assert_eq!(world.stat("/m/..").map(|attrs| attrs.ino), world.stat("/").map(|attrs| attrs.ino));
-    assert_eq!(world.rename("/m/over", "/over", RenameFlags::empty()), Err(Errno::EXDEV));
+    assert_eq!(
+        world.stat("/m/..").map(|attrs| attrs.ino),
+        world.stat("/").map(|attrs| attrs.ino)
+    );
+    assert_eq!(
+        world.rename("/m/over", "/over", RenameFlags::empty()),
+        Err(Errno::EXDEV)
+    );
     assert_eq!(world.rmdir("/m"), Err(Errno::EBUSY));
     world.vfs.chdir(&world.cx(), b"/m").expect("enters");
     assert_eq!(world.vfs.getcwd(&world.fs), Ok(b"/m".to_vec()));
     mount.set_flags(MountFlags::RDONLY);
     assert_eq!(world.mkdir("/m/no"), Err(Errno::EROFS));
-    assert_eq!(world.open("/m/over", OpenFlags::WRONLY).map(drop), Err(Errno::EROFS));
+    assert_eq!(
+        world.open("/m/over", OpenFlags::WRONLY).map(drop),
+        Err(Errno::EROFS)
+    );
     world.vfs.chdir(&world.cx(), b"/").expect("enters");
-    world.vfs.umount(&mount.location(), false).expect("not busy");
+    world
+        .vfs
+        .umount(&mount.location(), false)
+        .expect("not busy");
     assert!(world.stat("/m/under").is_ok());
 }
 
@@ -521,7 +744,10 @@ fn the_cache_of_names_is_bounded() {
         world.write(&format!("/f{at}"), b"");
     }
     assert!(world.vfs.cache.len() <= super::NAMES_KEPT);
-    assert_eq!(world.stat("/f0").map(|attrs| attrs.mode & 0o170000), Ok(FileType::Regular.mode()));
+    assert_eq!(
+        world.stat("/f0").map(|attrs| attrs.mode & 0o170000),
+        Ok(FileType::Regular.mode())
+    );
     world.vfs.shrink();
     assert_eq!(world.vfs.cache.len(), 0);
 }

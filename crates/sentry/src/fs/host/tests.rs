@@ -24,7 +24,10 @@ fn changes_of_the_host_are_seen() {
     std::fs::create_dir(host(&world, "f")).expect("makes");
     assert_eq!(world.list("/f", 10), [".", ".."]);
     world.write("/f/x", b"through");
-    assert_eq!(std::fs::read(host(&world, "f/x")).expect("written through"), b"through");
+    assert_eq!(
+        std::fs::read(host(&world, "f/x")).expect("written through"),
+        b"through"
+    );
 }
 
 #[test]
@@ -58,7 +61,12 @@ fn links_of_the_host_do_not_lead_out() {
     world.vfs.chdir(&world.cx(), b"/d").expect("enters");
     std::fs::remove_dir(host(&world, "d")).expect("removes");
     std::os::unix::fs::symlink("/etc", host(&world, "d")).expect("links");
-    assert!(world.vfs.stat(&world.cx(), b"passwd", AtFlags::empty()).is_err());
+    assert!(
+        world
+            .vfs
+            .stat(&world.cx(), b"passwd", AtFlags::empty())
+            .is_err()
+    );
 }
 
 #[test]
@@ -66,9 +74,18 @@ fn set_id_bits_never_reach_the_host() {
     use std::os::unix::fs::MetadataExt;
     let world = World::host();
     world.write("/f", b"");
-    let target = world.vfs.target(&world.cx(), b"/f", AtFlags::empty()).expect("there");
-    world.vfs.chmod(&world.creds, &target, 0o6755).expect("the rest of it");
-    assert_eq!(std::fs::metadata(host(&world, "f")).expect("there").mode() & 0o7777, 0o755);
+    let target = world
+        .vfs
+        .target(&world.cx(), b"/f", AtFlags::empty())
+        .expect("there");
+    world
+        .vfs
+        .chmod(&world.creds, &target, 0o6755)
+        .expect("the rest of it");
+    assert_eq!(
+        std::fs::metadata(host(&world, "f")).expect("there").mode() & 0o7777,
+        0o755
+    );
 }
 
 #[test]
@@ -79,7 +96,9 @@ fn descriptors_stay_few() {
         world.write(&format!("/d{at}/f"), b"x");
         assert_eq!(world.read(&format!("/d{at}/f")), Ok(b"x".to_vec()));
     }
-    let open = std::fs::read_dir("/proc/self/fd").expect("a test's own").count();
+    let open = std::fs::read_dir("/proc/self/fd")
+        .expect("a test's own")
+        .count();
     assert!(open < 1000, "{open}");
 }
 
@@ -89,11 +108,16 @@ fn mappings_name_the_host_file() {
     world.write("/f", b"mapped");
     let file: std::sync::Arc<OpenFile> = world.open("/f", OpenFlags::empty()).expect("opens");
     match file.mmap_source() {
-        Ok(MmapSource::Host(host)) => assert_eq!((host.size, host.path.as_slice()), (6, &b"/f"[..])),
+        Ok(MmapSource::Host(host)) => {
+            assert_eq!((host.size, host.path.as_slice()), (6, &b"/f"[..]))
+        }
         _ => panic!("a host file is mapped as one"),
     }
     let mut to = [0; 3];
     assert_eq!(file.read(&mut Sink::slice(&mut to)), Ok(3));
     assert_eq!(file.read(&mut Sink::slice(&mut to)), Ok(3));
-    assert_eq!((&to, file.read(&mut Sink::slice(&mut [0; 3]))), (b"ped", Ok(0)));
+    assert_eq!(
+        (&to, file.read(&mut Sink::slice(&mut [0; 3]))),
+        (b"ped", Ok(0))
+    );
 }

@@ -10,7 +10,12 @@ use crate::vfs::tests::{TempDir, World};
 fn world() -> World {
     let dir = TempDir::new();
     std::fs::create_dir(dir.0.join("dir")).expect("makes");
-    for (name, data) in [("dir/one", "1"), ("dir/two", "2"), ("file", "lower"), ("hard", "h")] {
+    for (name, data) in [
+        ("dir/one", "1"),
+        ("dir/two", "2"),
+        ("file", "lower"),
+        ("hard", "h"),
+    ] {
         std::fs::write(dir.0.join(name), data).expect("writes");
     }
     std::fs::hard_link(dir.0.join("hard"), dir.0.join("hard2")).expect("links");
@@ -36,7 +41,10 @@ fn changes_stay_above() {
     assert_eq!(reader.pread(&mut Sink::slice(&mut to), 0), Ok(5));
     assert_eq!(&to, b"UPwer");
     let after = world.stat("/file").expect("there");
-    assert_eq!((before.dev, before.ino, before.mode), (after.dev, after.ino, after.mode));
+    assert_eq!(
+        (before.dev, before.ino, before.mode),
+        (after.dev, after.ino, after.mode)
+    );
     world.vfs.shrink();
     assert_eq!(world.stat("/file").map(|attrs| attrs.ino), Ok(before.ino));
     world.unlink("/file").expect("there");
@@ -72,21 +80,32 @@ fn directories_merge() {
 #[test]
 fn lower_directories_do_not_move() {
     let world = world();
-    assert_eq!(world.rename("/dir", "/moved", RenameFlags::empty()), Err(Errno::EXDEV));
+    assert_eq!(
+        world.rename("/dir", "/moved", RenameFlags::empty()),
+        Err(Errno::EXDEV)
+    );
     world.mkdir("/new").expect("makes");
-    world.rename("/file", "/new/file", RenameFlags::empty()).expect("moves");
+    world
+        .rename("/file", "/new/file", RenameFlags::empty())
+        .expect("moves");
     world.vfs.shrink();
     assert_eq!(world.stat("/file"), Err(Errno::ENOENT));
     assert_eq!(world.read("/new/file"), Ok(b"lower".to_vec()));
-    world.rename("/new", "/newer", RenameFlags::empty()).expect("moves");
+    world
+        .rename("/new", "/newer", RenameFlags::empty())
+        .expect("moves");
     assert_eq!(world.read("/newer/file"), Ok(b"lower".to_vec()));
     // A new directory over the name of an old one hides what that had.
     world.unlink("/dir/one").expect("there");
     world.unlink("/dir/two").expect("there");
-    world.rename("/newer", "/dir", RenameFlags::empty()).expect("replaces an empty one");
+    world
+        .rename("/newer", "/dir", RenameFlags::empty())
+        .expect("replaces an empty one");
     world.vfs.shrink();
     assert_eq!(world.list("/dir", 10), [".", "..", "file"]);
-    world.rename("/dir/file", "/big", RenameFlags::EXCHANGE).expect("swaps");
+    world
+        .rename("/dir/file", "/big", RenameFlags::EXCHANGE)
+        .expect("swaps");
     assert_eq!(world.read("/big"), Ok(b"lower".to_vec()));
     assert_eq!(world.read("/dir/file").map(|data| data.len()), Ok(300_000));
 }
@@ -110,7 +129,10 @@ fn hard_links_part_when_copied() {
     assert_eq!(world.read("/hard2"), Ok(b"h".to_vec()));
     assert_ne!(world.stat("/hard").expect("there").ino, before.ino);
     world.link("/big", "/big2").expect("links");
-    let (a, b) = (world.stat("/big").expect("there"), world.stat("/big2").expect("there"));
+    let (a, b) = (
+        world.stat("/big").expect("there"),
+        world.stat("/big2").expect("there"),
+    );
     assert_eq!((a.ino, a.nlink), (b.ino, 2));
 }
 

@@ -115,7 +115,9 @@ const FILES: &[(&str, Make)] = &[
     ("loadavg", loadavg),
     ("meminfo", meminfo),
     ("stat", stat),
-    ("swaps", |_| "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n".to_owned()),
+    ("swaps", |_| {
+        "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n".to_owned()
+    }),
     ("uptime", uptime),
     ("version", version),
     ("devices", devices),
@@ -143,7 +145,9 @@ fn cpuinfo(system: &dyn System) -> String {
 
 fn filesystems(_: &dyn System) -> String {
     let mut lines = String::new();
-    for kind in ["proc", "sysfs", "tmpfs", "devtmpfs", "pipefs", "sockfs", "overlay"] {
+    for kind in [
+        "proc", "sysfs", "tmpfs", "devtmpfs", "pipefs", "sockfs", "overlay",
+    ] {
         lines.push_str(&format!("nodev\t{kind}\n"));
     }
     lines
@@ -155,7 +159,10 @@ fn loadavg(system: &dyn System) -> String {
     for average in load.average {
         text.push_str(&format!("{}.{:02} ", average / 100, average % 100));
     }
-    text.push_str(&format!("{}/{} {}\n", load.running, load.tasks, load.last_pid));
+    text.push_str(&format!(
+        "{}/{} {}\n",
+        load.running, load.tasks, load.last_pid
+    ));
     text
 }
 
@@ -190,9 +197,15 @@ fn meminfo(system: &dyn System) -> String {
     ];
     let mut lines = String::new();
     for (name, bytes) in rows {
-        lines.push_str(&format!("{:<15} {:>8} kB\n", format!("{name}:"), bytes >> 10));
+        lines.push_str(&format!(
+            "{:<15} {:>8} kB\n",
+            format!("{name}:"),
+            bytes >> 10
+        ));
     }
-    lines.push_str("HugePages_Total:       0\nHugePages_Free:        0\nHugepagesize:       2048 kB\n");
+    lines.push_str(
+        "HugePages_Total:       0\nHugePages_Free:        0\nHugepagesize:       2048 kB\n",
+    );
     lines
 }
 
@@ -205,9 +218,18 @@ fn stat(system: &dyn System) -> String {
     let (times, load) = (system.times(), system.load());
     let cpus = u64::from(system.cpus().max(1));
     let line = |share: u64| {
-        let (user, kernel, all) = (times.user / share, times.system / share, times.uptime.saturating_mul(cpus / share));
+        let (user, kernel, all) = (
+            times.user / share,
+            times.system / share,
+            times.uptime.saturating_mul(cpus / share),
+        );
         let idle = all.saturating_sub(user).saturating_sub(kernel);
-        format!("{} 0 {} {} 0 0 0 0 0 0\n", ticks(user), ticks(kernel), ticks(idle))
+        format!(
+            "{} 0 {} {} 0 0 0 0 0 0\n",
+            ticks(user),
+            ticks(kernel),
+            ticks(idle)
+        )
     };
     let mut lines = format!("cpu  {}", line(1));
     for cpu in 0..cpus {
@@ -313,11 +335,19 @@ mod tests {
         assert!(text("/proc/meminfo").starts_with("MemTotal:        1048576 kB\n"));
         assert_eq!(text("/proc/cpuinfo").matches("processor").count(), 2);
         assert!(text("/proc/stat").starts_with("cpu  100 0 0 2368 "));
-        assert_eq!(world.open("/proc/uptime", OpenFlags::WRONLY).map(drop), Err(Errno::EACCES));
-        assert_eq!(world.open("/proc/x", OpenFlags::CREAT).map(drop), Err(Errno::EACCES));
+        assert_eq!(
+            world.open("/proc/uptime", OpenFlags::WRONLY).map(drop),
+            Err(Errno::EACCES)
+        );
+        assert_eq!(
+            world.open("/proc/x", OpenFlags::CREAT).map(drop),
+            Err(Errno::EACCES)
+        );
         assert_eq!(world.unlink("/proc/uptime"), Err(Errno::EPERM));
         assert!(world.list("/proc", 3).contains(&"sys".to_owned()));
-        let file = world.open("/proc/uptime", OpenFlags::empty()).expect("opens");
+        let file = world
+            .open("/proc/uptime", OpenFlags::empty())
+            .expect("opens");
         assert_eq!(file.seek(6, Seek::Set), Ok(6));
         let mut to = [0; 5];
         assert_eq!(file.read(&mut crate::io::Sink::slice(&mut to)), Ok(5));

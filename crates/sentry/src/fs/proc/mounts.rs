@@ -23,7 +23,9 @@ fn escape(text: &[u8]) -> Vec<u8> {
     let mut escaped = Vec::with_capacity(text.len());
     for byte in text {
         match byte {
-            b' ' | b'\t' | b'\n' | b'\\' | b'#' => escaped.extend_from_slice(format!("\\{byte:03o}").as_bytes()),
+            b' ' | b'\t' | b'\n' | b'\\' | b'#' => {
+                escaped.extend_from_slice(format!("\\{byte:03o}").as_bytes())
+            }
             _ => escaped.push(*byte),
         }
     }
@@ -31,7 +33,12 @@ fn escape(text: &[u8]) -> Vec<u8> {
 }
 
 fn options(flags: MountFlags) -> String {
-    let mut text = if flags.contains(MountFlags::RDONLY) { "ro" } else { "rw" }.to_owned();
+    let mut text = if flags.contains(MountFlags::RDONLY) {
+        "ro"
+    } else {
+        "rw"
+    }
+    .to_owned();
     for (flag, name) in [
         (MountFlags::NOSUID, ",nosuid"),
         (MountFlags::NODEV, ",nodev"),
@@ -56,7 +63,12 @@ pub fn mounts(vfs: &Vfs, root: &Location) -> Vec<u8> {
         lines.extend_from_slice(&escape(mount.source().as_bytes()));
         lines.push(b' ');
         lines.extend_from_slice(&path);
-        let rest = format!(" {} {}{} 0 0\n", fs.kind(), options(mount.flags()), fs.options());
+        let rest = format!(
+            " {} {}{} 0 0\n",
+            fs.kind(),
+            options(mount.flags()),
+            fs.options()
+        );
         lines.extend_from_slice(rest.as_bytes());
     }
     lines
@@ -74,7 +86,11 @@ pub fn mountinfo(vfs: &Vfs, root: &Location) -> Vec<u8> {
         lines.push(b' ');
         lines.extend_from_slice(&path);
         let flags = mount.flags();
-        let write = if flags.contains(MountFlags::RDONLY) { "ro" } else { "rw" };
+        let write = if flags.contains(MountFlags::RDONLY) {
+            "ro"
+        } else {
+            "rw"
+        };
         lines.extend_from_slice(format!(" {} - {} ", options(flags), fs.kind()).as_bytes());
         lines.extend_from_slice(&escape(mount.source().as_bytes()));
         lines.extend_from_slice(format!(" {write}{}\n", fs.options()).as_bytes());

@@ -38,7 +38,10 @@ const FIXED: &[(&str, &str)] = &[
     ("kernel/random/poolsize", "256"),
     ("kernel/randomize_va_space", "2"),
     ("kernel/sched_rt_runtime_us", "950000"),
-    ("kernel/seccomp/actions_avail", "kill_process kill_thread trap errno trace log allow"),
+    (
+        "kernel/seccomp/actions_avail",
+        "kill_process kill_thread trap errno trace log allow",
+    ),
     ("kernel/sem", "32000\t1024000000\t500\t32000"),
     ("kernel/shmall", "18446744073692774399"),
     ("kernel/shmmax", "18446744073692774399"),
@@ -69,7 +72,9 @@ pub fn add_sysctl(root: &Arc<PseudoDir>, system: &Arc<dyn System>) {
         tree.add(path, || line(value.as_bytes().to_vec()));
     }
     tree.add("fs/nr_open", || line(NR_OPEN.to_string().into_bytes()));
-    tree.add("fs/pipe-max-size", || line(pipe::MAX_CAPACITY.to_string().into_bytes()));
+    tree.add("fs/pipe-max-size", || {
+        line(pipe::MAX_CAPACITY.to_string().into_bytes())
+    });
     tree.add("kernel/random/uuid", || line(uuid()?));
     tree.add("kernel/random/boot_id", || {
         static BOOT: OnceLock<Vec<u8>> = OnceLock::new();
@@ -103,7 +108,9 @@ impl Tree {
         }
         let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
         let dir = self.dir(above).add_dir(name);
-        self.dirs.borrow_mut().insert(path.to_owned(), Arc::clone(&dir));
+        self.dirs
+            .borrow_mut()
+            .insert(path.to_owned(), Arc::clone(&dir));
         dir
     }
 

@@ -17,7 +17,11 @@ struct Silent;
 impl HostPoller for Silent {
     fn watch(&self, fd: BorrowedFd<'_>, _queue: &Arc<WaitQueue>) -> Result<(), Errno> {
         let stat = host::fs::stat(fd)?;
-        if stat.mode & 0o170000 == 0o100000 { Err(Errno::EPERM) } else { Ok(()) }
+        if stat.mode & 0o170000 == 0o100000 {
+            Err(Errno::EPERM)
+        } else {
+            Ok(())
+        }
     }
     fn unwatch(&self, _fd: BorrowedFd<'_>) {}
 }
@@ -69,7 +73,11 @@ fn pipes_never_wait() {
     assert_eq!(input.ioctl(0x5401, 0, &NoMemory), Err(Errno::ENOTTY));
     // TIOCSTI
     assert_eq!(input.ioctl(0x5412, 0, &NoMemory), Err(Errno::ENOTTY));
-    assert!(input.anonymous_name().is_some_and(|name| name.starts_with("pipe:[")));
+    assert!(
+        input
+            .anonymous_name()
+            .is_some_and(|name| name.starts_with("pipe:["))
+    );
 }
 
 #[test]

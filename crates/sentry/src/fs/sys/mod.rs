@@ -17,7 +17,11 @@ pub fn sysfs(cpus: u32) -> Arc<PseudoFs> {
         let kernel = root.add_dir("kernel");
         let pages = kernel.add_dir("mm").add_dir("transparent_hugepage");
         text(&pages, "enabled", "always [madvise] never");
-        text(&pages, "defrag", "always defer defer+madvise [madvise] never");
+        text(
+            &pages,
+            "defrag",
+            "always defer defer+madvise [madvise] never",
+        );
         text(&pages, "hpage_pmd_size", "2097152");
         root.add_dir("fs").add_dir("cgroup");
         let class = root.add_dir("class");
@@ -102,7 +106,10 @@ mod tests {
         let world = World::tmpfs();
         let mount = Mount::of(sysfs(2), abi::fs::MountFlags::empty(), "sysfs");
         crate::fs::root::mount_at(&world.vfs, &mount, b"/sys").expect("mounts");
-        assert_eq!(world.read("/sys/devices/system/cpu/online"), Ok(b"0-1\n".to_vec()));
+        assert_eq!(
+            world.read("/sys/devices/system/cpu/online"),
+            Ok(b"0-1\n".to_vec())
+        );
         assert_eq!(world.list("/sys/fs/cgroup", 9), [".", ".."]);
     }
 }

@@ -38,7 +38,9 @@ impl Dir {
     }
 
     pub(super) fn get(&self, name: &[u8]) -> Option<&Node> {
-        self.entries.get(self.cursors.get(name)?).map(|(_, node)| node)
+        self.entries
+            .get(self.cursors.get(name)?)
+            .map(|(_, node)| node)
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -84,7 +86,11 @@ impl Dir {
     }
 
     pub(super) fn close(&mut self) -> Result<(), Errno> {
-        if self.entries.values().any(|(_, node)| matches!(node, Node::Inode(_))) {
+        if self
+            .entries
+            .values()
+            .any(|(_, node)| matches!(node, Node::Inode(_)))
+        {
             return Err(Errno::ENOTEMPTY);
         }
         self.closed = true;
@@ -114,7 +120,12 @@ impl FileOps for DirOps {
         true
     }
 
-    fn readdir(&self, file: &OpenFile, at: &mut u64, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<(), Errno> {
+    fn readdir(
+        &self,
+        file: &OpenFile,
+        at: &mut u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<(), Errno> {
         let own = self.0.key().ino;
         let above = (file.location().and_then(|place| place.dentry.parent()))
             .map_or(own, |parent| parent.inode().key().ino);
