@@ -395,10 +395,7 @@ impl Drop for End {
     fn drop(&mut self) {
         let last_reader = self.reads && self.pipe.readers.fetch_sub(1, Ordering::AcqRel) == 1;
         let last_writer = self.writes && self.pipe.writers.fetch_sub(1, Ordering::AcqRel) == 1;
-        if last_reader && last_writer
-            || last_reader && !self.pipe.has_writers()
-            || last_writer && !self.pipe.has_readers()
-        {
+        if (last_reader || last_writer) && !self.pipe.has_readers() && !self.pipe.has_writers() {
             // A FIFO that nobody has open is empty.
             let mut state = self.pipe.state.lock();
             state.bytes = Ring::default();

@@ -155,10 +155,13 @@ pub trait Dynamic: Send + Sync {
     fn next(&self, dir: &PseudoDir, from: u64) -> Option<(u64, Vec<u8>, FileType, u64)>;
 }
 
+/// A fixed entry: its cursor, and its inode.
+type Fixed = (u64, Arc<dyn Inode>);
+
 /// A directory.
 pub struct PseudoDir {
     attrs: PseudoAttrs,
-    fixed: RwLock<BTreeMap<Vec<u8>, (u64, Arc<dyn Inode>)>, InodeData>,
+    fixed: RwLock<BTreeMap<Vec<u8>, Fixed>, InodeData>,
     dynamic: Option<Arc<dyn Dynamic>>,
 }
 

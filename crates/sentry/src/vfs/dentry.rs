@@ -31,6 +31,12 @@ pub struct Dentry {
     dir: Mutex<(), InodeOp>,
 }
 
+/// The locks of one or two directories.
+pub(super) type TwoLocks<'a> = (
+    MutexGuard<'a, (), InodeOp>,
+    Option<MutexGuard<'a, (), InodeOp>>,
+);
+
 struct Links {
     parent: Option<Arc<Dentry>>,
     name: Arc<[u8]>,
@@ -128,13 +134,7 @@ impl Dentry {
     }
 
     /// Takes the locks of two directories, in an order that can't deadlock; one where they are the same.
-    pub(super) fn lock_two<'a>(
-        a: &'a Dentry,
-        b: &'a Dentry,
-    ) -> Option<(
-        MutexGuard<'a, (), InodeOp>,
-        Option<MutexGuard<'a, (), InodeOp>>,
-    )> {
+    pub(super) fn lock_two<'a>(a: &'a Dentry, b: &'a Dentry) -> Option<TwoLocks<'a>> {
         let made_up = a.caching == Caching::Never || b.caching == Caching::Never;
         (!made_up).then(|| Mutex::lock_pair(&a.dir, &b.dir))
     }

@@ -187,8 +187,13 @@ pub(super) fn release_description(key: InodeKey, description: u64) {
     });
 }
 
+/// A record lock, and its file.
+pub type HeldRecord = (InodeKey, RecordLock);
+/// A lock of flock(2): file, description, whether it is exclusive.
+pub type HeldFlock = (InodeKey, u64, bool);
+
 /// All locks, for `/proc/locks`: records, then (file, description, exclusive) of flock(2).
-pub fn all() -> (Vec<(InodeKey, RecordLock)>, Vec<(InodeKey, u64, bool)>) {
+pub fn all() -> (Vec<HeldRecord>, Vec<HeldFlock>) {
     let table = table().lock();
     let (mut records, mut flocks) = (Vec::new(), Vec::new());
     for (key, file) in &table.files {

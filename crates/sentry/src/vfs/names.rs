@@ -15,7 +15,7 @@ use super::{PathCx, Vfs};
 
 impl Vfs {
     fn parent<'p>(&self, cx: &PathCx<'_>, path: &'p [u8]) -> Result<Last<'p>, Errno> {
-        Walker::new(self, cx, path, ResolveFlags::empty())?.to_parent(Cow::Borrowed(path))
+        Walker::new(self, cx, path, ResolveFlags::empty())?.parent(Cow::Borrowed(path))
     }
 
     /// Makes an entry; EEXIST where there is one, which goes before permission as on Linux.

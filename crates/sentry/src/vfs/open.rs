@@ -155,7 +155,7 @@ impl Vfs {
         let mut walker = Walker::new(self, cx, path, resolve)?;
         let mut path = Cow::Borrowed(path);
         loop {
-            let last = walker.to_parent(path)?;
+            let last = walker.parent(path)?;
             let name = match &last.name {
                 LastName::Name(name) if !last.slash => name,
                 _ => return Err(Errno::EISDIR),

@@ -108,7 +108,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Walks to the end.
-    pub(super) fn to_end(mut self, path: &[u8], follow: bool) -> Result<Location, Errno> {
+    pub(super) fn finish(mut self, path: &[u8], follow: bool) -> Result<Location, Errno> {
         match self.walk(Cow::Borrowed(path), Some(follow))? {
             None => Ok(self.at),
             Some(_) => Err(Errno::ENOENT),
@@ -116,7 +116,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Walks to the last name, and leaves that alone.
-    pub(super) fn to_parent<'p>(&mut self, path: Cow<'p, [u8]>) -> Result<Last<'p>, Errno> {
+    pub(super) fn parent<'p>(&mut self, path: Cow<'p, [u8]>) -> Result<Last<'p>, Errno> {
         match self.walk(path, None)? {
             Some((name, slash)) => Ok(Last {
                 dir: self.at.clone(),
@@ -387,7 +387,7 @@ impl Vfs {
         follow: bool,
         resolve: ResolveFlags,
     ) -> Result<Location, Errno> {
-        Walker::new(self, cx, path, resolve)?.to_end(path, follow)
+        Walker::new(self, cx, path, resolve)?.finish(path, follow)
     }
 
     /// The path of a place as seen from `root` (getcwd(2), `/proc/PID/fd`): ` (deleted)` where its name is gone, `(unreachable)` before it

@@ -58,6 +58,9 @@ struct Place {
     gone: bool,
 }
 
+/// A directory, and a name in it.
+type Known = (Arc<HostInode>, Arc<[u8]>);
+
 #[derive(Default)]
 struct Opened {
     /// An open file, whatever for.
@@ -120,7 +123,7 @@ impl HostInode {
     }
 
     /// The directory that it is in, and its name there; ENOENT where that was taken away. `None` for the root.
-    fn place(&self) -> Result<Option<(Arc<HostInode>, Arc<[u8]>)>, Errno> {
+    fn place(&self) -> Result<Option<Known>, Errno> {
         let place = self.place.lock();
         if place.gone {
             return Err(Errno::ENOENT);
@@ -133,7 +136,7 @@ impl HostInode {
 
     /// A handle on this directory.
     pub(super) fn handle(&self) -> Result<Arc<OwnedFd>, Errno> {
-        let mut missing: Vec<(Arc<HostInode>, Arc<[u8]>)> = Vec::new();
+        let mut missing: Vec<Known> = Vec::new();
         let mut at = self.arc();
         let mut handle = loop {
             let known = self.fs.handles.lock().get(at.id);

@@ -18,6 +18,9 @@ pub(in crate::fs) enum Node {
     Whiteout,
 }
 
+/// An entry as it is listed: cursor, name, what it leads to.
+pub(in crate::fs) type Listed = (u64, Arc<[u8]>, Node);
+
 /// A directory's entries. Each has a cursor, given when it was made, so that a listing that is under way meets each entry that stays exactly once.
 #[derive(Default)]
 pub(super) struct Dir {
@@ -79,7 +82,7 @@ impl Dir {
         self.entries.remove(&cursor).map(|(_, node)| node)
     }
 
-    pub(super) fn batch(&self, from: u64) -> Vec<(u64, Arc<[u8]>, Node)> {
+    pub(super) fn batch(&self, from: u64) -> Vec<Listed> {
         (self.entries.range(from..).take(BATCH))
             .map(|(cursor, (name, node))| (*cursor, Arc::clone(name), node.clone()))
             .collect()

@@ -9,7 +9,7 @@ use abi::fs::{FileType, OpenFlags, RenameFlags};
 use abi::time::Timespec;
 
 use super::Super;
-use super::dir::{Dir, DirOps, Node};
+use super::dir::{Dir, DirOps, Listed, Node};
 use super::file::{Contents, FileOpsOf};
 use crate::sync::order::{InodeAttrs, InodeData, Leaf};
 use crate::sync::{Mutex, RwLock};
@@ -190,7 +190,7 @@ impl TmpInode {
     }
 
     /// The entries from a cursor on, a batch at a time: (cursor, name, node).
-    pub(in crate::fs) fn nodes(&self, from: u64) -> Result<Vec<(u64, Arc<[u8]>, Node)>, Errno> {
+    pub(in crate::fs) fn nodes(&self, from: u64) -> Result<Vec<Listed>, Errno> {
         Ok(self.dir()?.lock().batch(from))
     }
 
