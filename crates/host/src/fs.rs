@@ -120,7 +120,13 @@ pub fn open(dir: BorrowedFd<'_>, name: &[u8], access: Access) -> Result<OwnedFd,
 
 /// Opens a directory, given by its own handle, for reading its entries.
 pub fn open_entries(dir: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    sys::openat(dir, ".", OFlags::RDONLY | OFlags::DIRECTORY | ALWAYS, Mode::empty()).map_err(errno)
+    sys::openat(
+        dir,
+        ".",
+        OFlags::RDONLY | OFlags::DIRECTORY | ALWAYS,
+        Mode::empty(),
+    )
+    .map_err(errno)
 }
 
 /// Makes a file, which must not be there, and opens it for reading and writing.
@@ -131,7 +137,13 @@ pub fn create(dir: BorrowedFd<'_>, name: &[u8], perm: u32) -> Result<OwnedFd, Er
 
 /// Makes a file without a name, and opens it for reading and writing.
 pub fn create_unnamed(dir: BorrowedFd<'_>, perm: u32) -> Result<OwnedFd, Errno> {
-    sys::openat(dir, ".", OFlags::RDWR | OFlags::TMPFILE | ALWAYS, mode(perm)).map_err(errno)
+    sys::openat(
+        dir,
+        ".",
+        OFlags::RDWR | OFlags::TMPFILE | ALWAYS,
+        mode(perm),
+    )
+    .map_err(errno)
 }
 
 /// Permissions without set-ID bits, which the sentry never gives to host files.
@@ -146,12 +158,16 @@ pub fn stat(fd: BorrowedFd<'_>) -> Result<HostStat, Errno> {
 
 /// fstatat(2), of a link itself.
 pub fn stat_at(dir: BorrowedFd<'_>, name: &[u8]) -> Result<HostStat, Errno> {
-    sys::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map(HostStat::from).map_err(errno)
+    sys::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
+        .map(HostStat::from)
+        .map_err(errno)
 }
 
 /// readlinkat(2).
 pub fn readlink(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Vec<u8>, Errno> {
-    sys::readlinkat(dir, name, Vec::new()).map(|text| text.into_bytes()).map_err(errno)
+    sys::readlinkat(dir, name, Vec::new())
+        .map(|text| text.into_bytes())
+        .map_err(errno)
 }
 
 /// mkdirat(2).
@@ -161,7 +177,11 @@ pub fn mkdir(dir: BorrowedFd<'_>, name: &[u8], perm: u32) -> Result<(), Errno> {
 
 /// mknodat(2) of a FIFO, or of a socket's name.
 pub fn mknod(dir: BorrowedFd<'_>, name: &[u8], socket: bool, perm: u32) -> Result<(), Errno> {
-    let kind = if socket { sys::FileType::Socket } else { sys::FileType::Fifo };
+    let kind = if socket {
+        sys::FileType::Socket
+    } else {
+        sys::FileType::Fifo
+    };
     sys::mknodat(dir, name, kind, mode(perm), 0).map_err(errno)
 }
 
@@ -171,13 +191,22 @@ pub fn symlink(target: &[u8], dir: BorrowedFd<'_>, name: &[u8]) -> Result<(), Er
 }
 
 /// linkat(2).
-pub fn link(from: BorrowedFd<'_>, name: &[u8], to: BorrowedFd<'_>, new: &[u8]) -> Result<(), Errno> {
+pub fn link(
+    from: BorrowedFd<'_>,
+    name: &[u8],
+    to: BorrowedFd<'_>,
+    new: &[u8],
+) -> Result<(), Errno> {
     sys::linkat(from, name, to, new, AtFlags::empty()).map_err(errno)
 }
 
 /// unlinkat(2).
 pub fn unlink(dir: BorrowedFd<'_>, name: &[u8], directory: bool) -> Result<(), Errno> {
-    let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+    let flags = if directory {
+        AtFlags::REMOVEDIR
+    } else {
+        AtFlags::empty()
+    };
     sys::unlinkat(dir, name, flags).map_err(errno)
 }
 
@@ -204,7 +233,12 @@ pub fn chmod(fd: BorrowedFd<'_>, perm: u32) -> Result<(), Errno> {
 }
 
 /// fchownat(2), of a link itself.
-pub fn chown_at(dir: BorrowedFd<'_>, name: &[u8], uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
+pub fn chown_at(
+    dir: BorrowedFd<'_>,
+    name: &[u8],
+    uid: Option<u32>,
+    gid: Option<u32>,
+) -> Result<(), Errno> {
     let (uid, gid) = (uid.map(sys::Uid::from_raw), gid.map(sys::Gid::from_raw));
     sys::chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW).map_err(errno)
 }
@@ -248,8 +282,19 @@ fn timestamps(atime: SetTime, mtime: SetTime) -> Timestamps {
 }
 
 /// utimensat(2), of a link itself.
-pub fn utimens_at(dir: BorrowedFd<'_>, name: &[u8], atime: SetTime, mtime: SetTime) -> Result<(), Errno> {
-    sys::utimensat(dir, name, &timestamps(atime, mtime), AtFlags::SYMLINK_NOFOLLOW).map_err(errno)
+pub fn utimens_at(
+    dir: BorrowedFd<'_>,
+    name: &[u8],
+    atime: SetTime,
+    mtime: SetTime,
+) -> Result<(), Errno> {
+    sys::utimensat(
+        dir,
+        name,
+        &timestamps(atime, mtime),
+        AtFlags::SYMLINK_NOFOLLOW,
+    )
+    .map_err(errno)
 }
 
 /// futimens(3).
@@ -263,13 +308,29 @@ pub fn truncate(fd: BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
 }
 
 /// fallocate(2).
-pub fn fallocate(fd: BorrowedFd<'_>, flags: abi::fs::FallocFlags, at: u64, len: u64) -> Result<(), Errno> {
-    sys::fallocate(fd, sys::FallocateFlags::from_bits_retain(flags.bits()), at, len).map_err(errno)
+pub fn fallocate(
+    fd: BorrowedFd<'_>,
+    flags: abi::fs::FallocFlags,
+    at: u64,
+    len: u64,
+) -> Result<(), Errno> {
+    sys::fallocate(
+        fd,
+        sys::FallocateFlags::from_bits_retain(flags.bits()),
+        at,
+        len,
+    )
+    .map_err(errno)
 }
 
 /// fsync(2), or fdatasync(2). May block.
 pub fn sync(fd: BorrowedFd<'_>, data: bool) -> Result<(), Errno> {
-    if data { sys::fdatasync(fd) } else { sys::fsync(fd) }.map_err(errno)
+    if data {
+        sys::fdatasync(fd)
+    } else {
+        sys::fsync(fd)
+    }
+    .map_err(errno)
 }
 
 /// pread(2). May block on the disk.
@@ -290,7 +351,11 @@ pub fn append(fd: BorrowedFd<'_>, from: &[u8]) -> Result<usize, Errno> {
 
 /// lseek(2) to the next data or hole; moves nothing that anybody looks at.
 pub fn seek_data(fd: BorrowedFd<'_>, at: u64, hole: bool) -> Result<u64, Errno> {
-    let to = if hole { SeekFrom::Hole(at) } else { SeekFrom::Data(at) };
+    let to = if hole {
+        SeekFrom::Hole(at)
+    } else {
+        SeekFrom::Data(at)
+    };
     sys::seek(fd, to).map_err(errno)
 }
 
@@ -302,9 +367,18 @@ pub fn seek_entries(fd: BorrowedFd<'_>, at: u64) -> Result<(), Errno> {
 /// getdents64(2): how many bytes of records were read; 0 at the end. See [`entries`].
 pub fn getdents(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
     // SAFETY: the kernel writes at most `buffer.len()` bytes to the buffer, which is borrowed for the time of the call.
-    let got = unsafe { libc::syscall(libc::SYS_getdents64, fd.as_raw_fd(), buffer.as_mut_ptr(), buffer.len()) };
+    let got = unsafe {
+        libc::syscall(
+            libc::SYS_getdents64,
+            fd.as_raw_fd(),
+            buffer.as_mut_ptr(),
+            buffer.len(),
+        )
+    };
     usize::try_from(got).map_err(|_| {
-        let raw = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+        let raw = std::io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or(libc::EIO);
         Errno::from_raw(raw).unwrap_or(Errno::EIO)
     })
 }
@@ -381,7 +455,11 @@ pub fn xattrs(fd: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Errno> {
             Err(error) => return Err(errno(error)),
         }
     };
-    Ok(list[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+    Ok(list[..len]
+        .split(|byte| *byte == 0)
+        .filter(|name| !name.is_empty())
+        .map(<[u8]>::to_vec)
+        .collect())
 }
 
 /// fsetxattr(2): `flags` are `XATTR_CREATE` (1) or `XATTR_REPLACE` (2).
@@ -400,7 +478,9 @@ pub fn adopt(raw: i32) -> Result<OwnedFd, Errno> {
     if raw < 0 {
         return Err(Errno::EBADF);
     }
-    let mut adopted = ADOPTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut adopted = ADOPTED
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     if adopted.contains(&raw) {
         return Err(Errno::EBADF);
     }
@@ -443,7 +523,10 @@ pub fn tell(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
 /// Whether calls on the descriptor wait, and whether its writes go to the end.
 pub fn modes(fd: BorrowedFd<'_>) -> Result<(bool, bool), Errno> {
     let flags = sys::fcntl_getfl(fd).map_err(errno)?;
-    Ok((!flags.contains(OFlags::NONBLOCK), flags.contains(OFlags::APPEND)))
+    Ok((
+        !flags.contains(OFlags::NONBLOCK),
+        flags.contains(OFlags::APPEND),
+    ))
 }
 
 /// Whether the descriptor may be read, and written; neither for `O_PATH`.
@@ -452,7 +535,10 @@ pub fn access(fd: BorrowedFd<'_>) -> Result<(bool, bool), Errno> {
     if flags.contains(OFlags::PATH) {
         return Ok((false, false));
     }
-    Ok((!flags.contains(OFlags::WRONLY), flags.intersects(OFlags::WRONLY | OFlags::RDWR)))
+    Ok((
+        !flags.contains(OFlags::WRONLY),
+        flags.intersects(OFlags::WRONLY | OFlags::RDWR),
+    ))
 }
 
 /// Another descriptor for the same open file.
@@ -464,7 +550,8 @@ pub fn duplicate(fd: impl AsFd) -> Result<OwnedFd, Errno> {
 pub fn random(to: &mut [u8]) -> Result<(), Errno> {
     let mut done = 0;
     while done < to.len() {
-        done += rustix::rand::getrandom(&mut to[done..], rustix::rand::GetRandomFlags::empty()).map_err(errno)?;
+        done += rustix::rand::getrandom(&mut to[done..], rustix::rand::GetRandomFlags::empty())
+            .map_err(errno)?;
     }
     Ok(())
 }

@@ -102,7 +102,7 @@ impl SharedMapping {
     /// A 32-bit word at `at`, a multiple of 4 inside the mapping, for a compare-and-exchange of a futex word.
     /// The old value; the exchange happened where it is `old`.
     pub fn compare_exchange_u32(&self, at: usize, old: u32, new: u32) -> Option<u32> {
-        if at % 4 != 0 || at.checked_add(4)? > self.len {
+        if !at.is_multiple_of(4) || at.checked_add(4)? > self.len {
             return None;
         }
         // SAFETY: `at` is inside the mapping.

@@ -15,7 +15,9 @@ fn check(result: i32) -> Result<(), Errno> {
     if result >= 0 {
         return Ok(());
     }
-    let raw = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+    let raw = std::io::Error::last_os_error()
+        .raw_os_error()
+        .unwrap_or(libc::EIO);
     Err(Errno::from_raw(raw).unwrap_or(Errno::EIO))
 }
 
@@ -28,7 +30,11 @@ pub fn attributes(fd: BorrowedFd<'_>) -> Result<[u8; TERMIOS_LEN], Errno> {
 }
 
 /// `TCSETS`; with `when` 1 `TCSETSW`, 2 `TCSETSF`.
-pub fn set_attributes(fd: BorrowedFd<'_>, when: u32, termios: &[u8; TERMIOS_LEN]) -> Result<(), Errno> {
+pub fn set_attributes(
+    fd: BorrowedFd<'_>,
+    when: u32,
+    termios: &[u8; TERMIOS_LEN],
+) -> Result<(), Errno> {
     let request = match when {
         0 => libc::TCSETS,
         1 => libc::TCSETSW,

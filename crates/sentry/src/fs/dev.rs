@@ -72,7 +72,12 @@ pub fn devtmpfs(memory: Arc<MemoryFile>, quota: Arc<Quota>) -> Result<Arc<TmpFs>
 }
 
 impl CharDevice for Memory {
-    fn open(&self, _inode: &Arc<dyn Inode>, _flags: OpenFlags, _creds: &Credentials) -> Result<Arc<dyn FileOps>, Errno> {
+    fn open(
+        &self,
+        _inode: &Arc<dyn Inode>,
+        _flags: OpenFlags,
+        _creds: &Credentials,
+    ) -> Result<Arc<dyn FileOps>, Errno> {
         Ok(Arc::new(*self))
     }
 }
@@ -97,7 +102,13 @@ impl FileOps for Memory {
         }
     }
 
-    fn write(&self, _file: &OpenFile, from: &mut Source<'_>, _at: &mut u64, _append: bool) -> Result<usize, Errno> {
+    fn write(
+        &self,
+        _file: &OpenFile,
+        from: &mut Source<'_>,
+        _at: &mut u64,
+        _append: bool,
+    ) -> Result<usize, Errno> {
         match self {
             Memory::Full => Err(Errno::ENOSPC),
             _ => Ok(from.discard()),

@@ -91,7 +91,10 @@ impl Epoll {
             return Err(Errno::EINVAL);
         }
         if events & EPOLLEXCLUSIVE != 0 {
-            let allowed = (EventMask::IN | EventMask::OUT | ALWAYS).bits() | EPOLLEXCLUSIVE | EPOLLET | EPOLLWAKEUP;
+            let allowed = (EventMask::IN | EventMask::OUT | ALWAYS).bits()
+                | EPOLLEXCLUSIVE
+                | EPOLLET
+                | EPOLLWAKEUP;
             if events & !allowed != 0 || watched.is_some() {
                 return Err(Errno::EINVAL);
             }
@@ -120,14 +123,21 @@ impl Epoll {
     /// `EPOLL_CTL_MOD`: ENOENT.
     pub fn modify(&self, fd: i32, file: &Arc<OpenFile>, event: EpollEvent) -> Result<(), Errno> {
         let events = event.events;
-        let old = self.interests.lock().get(&(file.id(), fd)).cloned().ok_or(Errno::ENOENT)?;
+        let old = self
+            .interests
+            .lock()
+            .get(&(file.id(), fd))
+            .cloned()
+            .ok_or(Errno::ENOENT)?;
         let before = old.state.lock().events;
         if (events | before) & EPOLLEXCLUSIVE != 0 {
             return Err(Errno::EINVAL);
         }
         // A new interest, since what it waits for is fixed when it starts to wait.
         let new = Interest::new(self, fd, file, event);
-        self.interests.lock().insert((file.id(), fd), Arc::clone(&new));
+        self.interests
+            .lock()
+            .insert((file.id(), fd), Arc::clone(&new));
         self.retire(&old);
         new.register(file, events);
         new.look(file);
@@ -136,7 +146,11 @@ impl Epoll {
 
     /// `EPOLL_CTL_DEL`: ENOENT.
     pub fn remove(&self, fd: i32, file: &OpenFile) -> Result<(), Errno> {
-        let old = self.interests.lock().remove(&(file.id(), fd)).ok_or(Errno::ENOENT)?;
+        let old = self
+            .interests
+            .lock()
+            .remove(&(file.id(), fd))
+            .ok_or(Errno::ENOENT)?;
         self.retire(&old);
         Ok(())
     }
@@ -199,7 +213,10 @@ impl Epoll {
             }
             // It is not: off the list with it, unless something happens meanwhile.
             let mut ready = self.ready.lock();
-            if ready.front().is_some_and(|front| Arc::ptr_eq(front, &interest)) {
+            if ready
+                .front()
+                .is_some_and(|front| Arc::ptr_eq(front, &interest))
+            {
                 ready.pop_front();
             }
             drop(ready);
@@ -228,7 +245,9 @@ impl Epoll {
     fn retire(&self, interest: &Arc<Interest>) {
         interest.state.lock().gone = true;
         interest.unregister();
-        self.ready.lock().retain(|known| !Arc::ptr_eq(known, interest));
+        self.ready
+            .lock()
+            .retain(|known| !Arc::ptr_eq(known, interest));
     }
 
     /// ELOOP where this instance watches `other` by any way, or where the nesting gets too deep.
@@ -236,8 +255,9 @@ impl Epoll {
         if depth > NESTING_MAX || core::ptr::eq(self, other) {
             return Err(Errno::ELOOP);
         }
-        let files: Vec<Arc<OpenFile>> =
-            (self.interests.lock().values()).filter_map(|interest| interest.file.upgrade()).collect();
+        let files: Vec<Arc<OpenFile>> = (self.interests.lock().values())
+            .filter_map(|interest| interest.file.upgrade())
+            .collect();
         for file in files {
             if let Some(inner) = file.ops_as::<Epoll>() {
                 inner.check_nesting(other, depth + 1)?;
@@ -326,8 +346,14 @@ impl Wake for Interest {
 impl CloseHook for Epoll {
     fn closed(&self, file: u64) {
         let mut interests = self.interests.lock();
-        let keys: Vec<(u64, i32)> = interests.range((file, i32::MIN)..=(file, i32::MAX)).map(|(key, _)| *key).collect();
-        let gone: Vec<Arc<Interest>> = keys.iter().filter_map(|key| interests.remove(key)).collect();
+        let keys: Vec<(u64, i32)> = interests
+            .range((file, i32::MIN)..=(file, i32::MAX))
+            .map(|(key, _)| *key)
+            .collect();
+        let gone: Vec<Arc<Interest>> = keys
+            .iter()
+            .filter_map(|key| interests.remove(key))
+            .collect();
         drop(interests);
         for interest in &gone {
             self.retire(interest);
@@ -359,7 +385,9 @@ impl FileOps for Epoll {
     fn fdinfo(&self, _file: &OpenFile) -> String {
         let mut lines = String::new();
         for (fd, events, data) in self.interests() {
-            lines.push_str(&format!("tfd: {fd:8} events: {events:8x} data: {data:16x}\n"));
+            lines.push_str(&format!(
+                "tfd: {fd:8} events: {events:8x} data: {data:16x}\n"
+            ));
         }
         lines
     }

@@ -58,7 +58,13 @@ impl FileOps for EventFd {
         to.write(&taken.to_ne_bytes())
     }
 
-    fn write(&self, _file: &OpenFile, from: &mut Source<'_>, _at: &mut u64, _append: bool) -> Result<usize, Errno> {
+    fn write(
+        &self,
+        _file: &OpenFile,
+        from: &mut Source<'_>,
+        _at: &mut u64,
+        _append: bool,
+    ) -> Result<usize, Errno> {
         if from.remaining() < 8 {
             return Err(Errno::EINVAL);
         }
@@ -71,7 +77,10 @@ impl FileOps for EventFd {
             return Err(Errno::EINVAL);
         }
         let mut count = self.count.lock();
-        *count = count.checked_add(add).filter(|sum| *sum <= MAX).ok_or(Errno::EAGAIN)?;
+        *count = count
+            .checked_add(add)
+            .filter(|sum| *sum <= MAX)
+            .ok_or(Errno::EAGAIN)?;
         drop(count);
         self.queue.notify(EventMask::IN | EventMask::RDNORM);
         Ok(8)
@@ -106,14 +115,23 @@ mod tests {
     fn counts_and_takes() {
         let file = eventfd(3, false, OpenFlags::empty());
         let mut to = [0; 8];
-        assert_eq!(file.read(&mut Sink::slice(&mut to[..7])), Err(Errno::EINVAL));
+        assert_eq!(
+            file.read(&mut Sink::slice(&mut to[..7])),
+            Err(Errno::EINVAL)
+        );
         assert_eq!(file.read(&mut Sink::slice(&mut to)), Ok(8));
         assert_eq!(u64::from_ne_bytes(to), 3);
         assert_eq!(file.read(&mut Sink::slice(&mut to)), Err(Errno::EAGAIN));
-        assert_eq!(file.write(&mut Source::slice(&[0xff; 8])), Err(Errno::EINVAL));
+        assert_eq!(
+            file.write(&mut Source::slice(&[0xff; 8])),
+            Err(Errno::EINVAL)
+        );
         let most = (u64::MAX - 1).to_ne_bytes();
         assert_eq!(file.write(&mut Source::slice(&most)), Ok(8));
-        assert_eq!(file.write(&mut Source::slice(&1u64.to_ne_bytes())), Err(Errno::EAGAIN));
+        assert_eq!(
+            file.write(&mut Source::slice(&1u64.to_ne_bytes())),
+            Err(Errno::EAGAIN)
+        );
         assert!(!file.poll().contains(EventMask::OUT));
         let file = eventfd(3, true, OpenFlags::empty());
         assert_eq!(file.read(&mut Sink::slice(&mut to)), Ok(8));

@@ -6,9 +6,11 @@ pub mod eventfd;
 pub mod host;
 pub mod overlay;
 pub mod pipe;
+pub mod proc;
 pub mod pseudo;
 pub mod root;
 pub mod stdio;
+pub mod sys;
 pub mod tmpfs;
 
 use abi::Errno;
@@ -17,7 +19,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::io::GuestMemory;
 
 /// Writes a value to guest memory, whole; EFAULT.
-pub(crate) fn put<T: IntoBytes + Immutable>(memory: &dyn GuestMemory, addr: u64, value: &T) -> Result<(), Errno> {
+pub(crate) fn put<T: IntoBytes + Immutable>(
+    memory: &dyn GuestMemory,
+    addr: u64,
+    value: &T,
+) -> Result<(), Errno> {
     let bytes = value.as_bytes();
     if memory.copy_out(addr, bytes)? < bytes.len() {
         return Err(Errno::EFAULT);
@@ -26,7 +32,10 @@ pub(crate) fn put<T: IntoBytes + Immutable>(memory: &dyn GuestMemory, addr: u64,
 }
 
 /// Reads a value from guest memory; EFAULT.
-pub(crate) fn get<T: FromBytes + IntoBytes>(memory: &dyn GuestMemory, addr: u64) -> Result<T, Errno> {
+pub(crate) fn get<T: FromBytes + IntoBytes>(
+    memory: &dyn GuestMemory,
+    addr: u64,
+) -> Result<T, Errno> {
     let mut value = T::new_zeroed();
     let bytes = value.as_mut_bytes();
     let len = bytes.len();

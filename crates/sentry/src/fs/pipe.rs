@@ -131,7 +131,11 @@ impl Pipe {
         let mut state = self.state.lock();
         if state.bytes.len() == 0 {
             drop(state);
-            return if self.has_writers() { Err(Errno::EAGAIN) } else { Ok(0) };
+            return if self.has_writers() {
+                Err(Errno::EAGAIN)
+            } else {
+                Ok(0)
+            };
         }
         let was_full = state.room() < PIPE_BUF;
         let got = match state.packets.pop_front() {
@@ -156,15 +160,15 @@ impl Pipe {
         Ok(got)
     }
 
-    /// Puts bytes in: all of them where they are at most `PIPE_BUF`, else as many as fit. EAGAIN where none do, EPIPE without readers.
-    fn put(&self, from: &[u8], packet: bool) -> Result<usize, Errno> {
+    /// Puts bytes in: all of them where they must stay `whole`, else as many as fit. EAGAIN where that is none, EPIPE without readers.
+    fn put(&self, from: &[u8], whole: bool, packet: bool) -> Result<usize, Errno> {
         if !self.has_readers() {
             return Err(Errno::EPIPE);
         }
         let mut state = self.state.lock();
         let room = state.room();
         let put = from.len().min(room);
-        if put == 0 || from.len() <= PIPE_BUF && put < from.len() {
+        if put == 0 || whole && put < from.len() {
             return Err(Errno::EAGAIN);
         }
         state.bytes.push(&from[..put]);
@@ -206,10 +210,22 @@ impl Reopen for PipeHandle {
 /// pipe2(2): the end to read from and the end to write to. `flags` are those of both: `O_NONBLOCK`, `O_DIRECT`.
 pub fn pipe(flags: OpenFlags, creds: &Credentials) -> (Arc<OpenFile>, Arc<OpenFile>) {
     let pipe = Pipe::new();
-    let inode = AnonInode::pipe(creds.uid.fs, creds.gid.fs, Arc::new(PipeHandle(Arc::clone(&pipe))));
+    let inode = AnonInode::pipe(
+        creds.uid.fs,
+        creds.gid.fs,
+        Arc::new(PipeHandle(Arc::clone(&pipe))),
+    );
     let flags = flags & (OpenFlags::NONBLOCK | OpenFlags::DIRECT);
-    let reader = OpenFile::anonymous(Arc::clone(&inode) as _, End::new(&pipe, true, false, None), flags);
-    let writer = OpenFile::anonymous(inode, End::new(&pipe, false, true, None), flags | OpenFlags::WRONLY);
+    let reader = OpenFile::anonymous(
+        Arc::clone(&inode) as _,
+        End::new(&pipe, true, false, None),
+        flags,
+    );
+    let writer = OpenFile::anonymous(
+        inode,
+        End::new(&pipe, false, true, None),
+        flags | OpenFlags::WRONLY,
+    );
     (reader, writer)
 }
 
@@ -274,7 +290,13 @@ impl FileOps for End {
         })
     }
 
-    fn write(&self, file: &OpenFile, from: &mut Source<'_>, _at: &mut u64, _append: bool) -> Result<usize, Errno> {
+    fn write(
+        &self,
+        file: &OpenFile,
+        from: &mut Source<'_>,
+        _at: &mut u64,
+        _append: bool,
+    ) -> Result<usize, Errno> {
         let most = from.remaining();
         if !self.pipe.has_readers() {
             return Err(Errno::EPIPE);
@@ -286,23 +308,24 @@ impl FileOps for End {
         if most <= SMALL {
             let mut buffer = [0; SMALL];
             let got = from.read(&mut buffer[..most])?;
-            return self.pipe.put(&buffer[..got], packet);
+            return self.pipe.put(&buffer[..got], true, packet);
         }
         // Whether there is room is looked at before bytes are copied: a writer that waits would copy them each time it is woken.
         let room = {
             let state = self.pipe.state.lock();
             state.room()
         };
-        if room == 0 || most <= PIPE_BUF && room < most {
+        let whole = most <= PIPE_BUF;
+        if room == 0 || whole && room < most {
             return Err(Errno::EAGAIN);
         }
-        let most = most.min(room.max(PIPE_BUF));
+        let most = if packet { most } else { most.min(room) };
         from.drain(most, &mut |buffer, _| {
             if packet {
                 let mut done = 0;
                 while done < buffer.len() {
                     let end = buffer.len().min(done + PIPE_BUF);
-                    match self.pipe.put(&buffer[done..end], true) {
+                    match self.pipe.put(&buffer[done..end], true, true) {
                         Ok(put) => done += put,
                         Err(error) if done == 0 => return Err(error),
                         Err(_) => break,
@@ -310,11 +333,17 @@ impl FileOps for End {
                 }
                 return Ok(done);
             }
-            self.pipe.put(buffer, false)
+            self.pipe.put(buffer, whole, false)
         })
     }
 
-    fn ioctl(&self, _file: &OpenFile, request: u32, arg: u64, memory: &dyn GuestMemory) -> Result<u64, Errno> {
+    fn ioctl(
+        &self,
+        _file: &OpenFile,
+        request: u32,
+        arg: u64,
+        memory: &dyn GuestMemory,
+    ) -> Result<u64, Errno> {
         match request {
             FIONREAD => {
                 let len = i32::try_from(self.pipe.len()).unwrap_or(i32::MAX);
@@ -366,17 +395,21 @@ impl Drop for End {
     fn drop(&mut self) {
         let last_reader = self.reads && self.pipe.readers.fetch_sub(1, Ordering::AcqRel) == 1;
         let last_writer = self.writes && self.pipe.writers.fetch_sub(1, Ordering::AcqRel) == 1;
-        if last_reader && last_writer || last_reader && !self.pipe.has_writers() || last_writer && !self.pipe.has_readers() {
+        if (last_reader || last_writer) && !self.pipe.has_readers() && !self.pipe.has_writers() {
             // A FIFO that nobody has open is empty.
             let mut state = self.pipe.state.lock();
             state.bytes = Ring::default();
             state.packets.clear();
         }
         if last_writer {
-            self.pipe.queue.notify(EventMask::HUP | EventMask::IN | EventMask::RDNORM);
+            self.pipe
+                .queue
+                .notify(EventMask::HUP | EventMask::IN | EventMask::RDNORM);
         }
         if last_reader {
-            self.pipe.queue.notify(EventMask::ERR | EventMask::OUT | EventMask::WRNORM);
+            self.pipe
+                .queue
+                .notify(EventMask::ERR | EventMask::OUT | EventMask::WRNORM);
         }
     }
 }

@@ -15,7 +15,8 @@ use crate::sync::order::{InodeAttrs, InodeData};
 use crate::sync::{Mutex, RwLock};
 use crate::task::credentials::Credentials;
 use crate::vfs::{
-    Attrs, Caching, DirEntry, FileOps, FileSystem, Inode, InodeKey, LinkTarget, OpenFile, Owner, SetAttrs, new_dev, new_id,
+    Attrs, Caching, DirEntry, FileOps, FileSystem, Inode, InodeKey, LinkTarget, OpenFile, Owner,
+    SetAttrs, new_dev, new_id,
 };
 
 /// A synthetic file system.
@@ -28,7 +29,11 @@ pub struct PseudoFs {
 
 impl PseudoFs {
     /// One of this type, with this statfs(2) magic, whose root is what `root` makes for its device number.
-    pub fn new(kind: &'static str, magic: i64, root: impl FnOnce(u64) -> Arc<dyn Inode>) -> Arc<PseudoFs> {
+    pub fn new(
+        kind: &'static str,
+        magic: i64,
+        root: impl FnOnce(u64) -> Arc<dyn Inode>,
+    ) -> Arc<PseudoFs> {
         let dev = new_dev();
         Arc::new(PseudoFs {
             kind,
@@ -83,7 +88,11 @@ impl PseudoAttrs {
         PseudoAttrs {
             key: InodeKey { dev, ino },
             made: host::fs::file_time(),
-            owner: Mutex::new(Owner { mode, uid: 0, gid: 0 }),
+            owner: Mutex::new(Owner {
+                mode,
+                uid: 0,
+                gid: 0,
+            }),
         }
     }
 
@@ -146,10 +155,13 @@ pub trait Dynamic: Send + Sync {
     fn next(&self, dir: &PseudoDir, from: u64) -> Option<(u64, Vec<u8>, FileType, u64)>;
 }
 
+/// A fixed entry: its cursor, and its inode.
+type Fixed = (u64, Arc<dyn Inode>);
+
 /// A directory.
 pub struct PseudoDir {
     attrs: PseudoAttrs,
-    fixed: RwLock<BTreeMap<Vec<u8>, (u64, Arc<dyn Inode>)>, InodeData>,
+    fixed: RwLock<BTreeMap<Vec<u8>, Fixed>, InodeData>,
     dynamic: Option<Arc<dyn Dynamic>>,
 }
 
@@ -159,7 +171,10 @@ const DYNAMIC_BASE: u64 = 1 << 32;
 impl PseudoDir {
     /// An empty directory with these permissions.
     pub fn new(dev: u64, perm: u32) -> Arc<PseudoDir> {
-        PseudoDir::with(PseudoAttrs::new(dev, FileType::Directory.mode() | perm), None)
+        PseudoDir::with(
+            PseudoAttrs::new(dev, FileType::Directory.mode() | perm),
+            None,
+        )
     }
 
     /// A directory with these attributes, and entries made up by `dynamic`.
@@ -193,14 +208,21 @@ impl PseudoDir {
     }
 
     /// Adds a read-only file of made-up bytes.
-    pub fn add_file(&self, name: &str, make: impl Fn() -> Result<Vec<u8>, Errno> + Send + Sync + 'static) {
+    pub fn add_file(
+        &self,
+        name: &str,
+        make: impl Fn() -> Result<Vec<u8>, Errno> + Send + Sync + 'static,
+    ) {
         self.add(name, PseudoFile::new(self.dev(), 0o444, make));
     }
 
     /// Adds a link of a fixed text.
     pub fn add_link(&self, name: &str, target: &str) {
         let target = target.as_bytes().to_vec();
-        self.add(name, PseudoLink::new(self.dev(), move || Ok(LinkTarget::Path(target.clone()))));
+        self.add(
+            name,
+            PseudoLink::new(self.dev(), move || Ok(LinkTarget::Path(target.clone()))),
+        );
     }
 }
 
@@ -213,7 +235,10 @@ impl Inode for PseudoDir {
     }
     fn attrs(&self) -> Result<Attrs, Errno> {
         let fixed = self.fixed.read();
-        let dirs = fixed.values().filter(|(_, inode)| inode.file_type() == FileType::Directory).count();
+        let dirs = fixed
+            .values()
+            .filter(|(_, inode)| inode.file_type() == FileType::Directory)
+            .count();
         drop(fixed);
         Ok(self.attrs.attrs(2 + u32::try_from(dirs).unwrap_or(0), 0))
     }
@@ -224,18 +249,36 @@ impl Inode for PseudoDir {
         self.attrs.set(change)
     }
     fn caching(&self) -> Caching {
-        if self.dynamic.is_some() { Caching::Never } else { Caching::Assume }
+        if self.dynamic.is_some() {
+            Caching::Never
+        } else {
+            Caching::Assume
+        }
+    }
+    fn keeps(&self, name: &[u8]) -> bool {
+        self.fixed.read().contains_key(name)
     }
     fn lookup(&self, name: &[u8]) -> Result<Arc<dyn Inode>, Errno> {
         if let Some((_, inode)) = self.fixed.read().get(name) {
             return Ok(Arc::clone(inode));
         }
-        self.dynamic.as_ref().ok_or(Errno::ENOENT)?.lookup(self, name)
+        self.dynamic
+            .as_ref()
+            .ok_or(Errno::ENOENT)?
+            .lookup(self, name)
     }
-    fn create(&self, _name: &[u8], _new: &crate::vfs::NewNode<'_>) -> Result<Arc<dyn Inode>, Errno> {
+    fn create(
+        &self,
+        _name: &[u8],
+        _new: &crate::vfs::NewNode<'_>,
+    ) -> Result<Arc<dyn Inode>, Errno> {
         Err(Errno::EACCES)
     }
-    fn open(self: Arc<Self>, _flags: OpenFlags, _creds: &Credentials) -> Result<Arc<dyn FileOps>, Errno> {
+    fn open(
+        self: Arc<Self>,
+        _flags: OpenFlags,
+        _creds: &Credentials,
+    ) -> Result<Arc<dyn FileOps>, Errno> {
         Ok(Arc::new(DirOps(self)))
     }
 }
@@ -263,7 +306,9 @@ impl FileOps for DirOps {
         }
         let mut fixed: Vec<_> = (self.0.fixed.read().iter())
             .filter(|(_, (number, _))| *number >= *at)
-            .map(|(name, (number, inode))| (*number, name.clone(), inode.file_type(), inode.key().ino))
+            .map(|(name, (number, inode))| {
+                (*number, name.clone(), inode.file_type(), inode.key().ino)
+            })
             .collect();
         fixed.sort_unstable_by_key(|entry| entry.0);
         for (number, name, kind, ino) in fixed {
@@ -305,7 +350,12 @@ impl FileOps for DirOps {
 }
 
 /// Tells of `.` at cursor 0 and `..` at 1; false where one did not fit.
-pub fn emit_dots(at: &mut u64, own: u64, above: u64, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> bool {
+pub fn emit_dots(
+    at: &mut u64,
+    own: u64,
+    above: u64,
+    emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+) -> bool {
     for (cursor, name, ino) in [(0, &b"."[..], own), (1, b"..", above)] {
         if *at > cursor {
             continue;
@@ -338,8 +388,16 @@ pub struct PseudoFile {
 
 impl PseudoFile {
     /// One with these permissions, that can't be written.
-    pub fn new(dev: u64, perm: u32, make: impl Fn() -> Result<Vec<u8>, Errno> + Send + Sync + 'static) -> Arc<PseudoFile> {
-        PseudoFile::with(PseudoAttrs::new(dev, FileType::Regular.mode() | perm), make, None)
+    pub fn new(
+        dev: u64,
+        perm: u32,
+        make: impl Fn() -> Result<Vec<u8>, Errno> + Send + Sync + 'static,
+    ) -> Arc<PseudoFile> {
+        PseudoFile::with(
+            PseudoAttrs::new(dev, FileType::Regular.mode() | perm),
+            make,
+            None,
+        )
     }
 
     /// One with these attributes, that can be written where `take` is given.
@@ -373,7 +431,11 @@ impl Inode for PseudoFile {
         // Truncating (`>` of a shell) leaves a file of procfs as it is.
         self.attrs.set(change)
     }
-    fn open(self: Arc<Self>, flags: OpenFlags, _creds: &Credentials) -> Result<Arc<dyn FileOps>, Errno> {
+    fn open(
+        self: Arc<Self>,
+        flags: OpenFlags,
+        _creds: &Credentials,
+    ) -> Result<Arc<dyn FileOps>, Errno> {
         if !(flags & OpenFlags::ACCMODE).is_empty() && self.take.is_none() {
             return Err(Errno::EACCES);
         }
@@ -409,7 +471,13 @@ impl FileOps for PseudoFileOps {
         to.write(&bytes[from..])
     }
 
-    fn write(&self, _file: &OpenFile, from: &mut Source<'_>, at: &mut u64, _append: bool) -> Result<usize, Errno> {
+    fn write(
+        &self,
+        _file: &OpenFile,
+        from: &mut Source<'_>,
+        at: &mut u64,
+        _append: bool,
+    ) -> Result<usize, Errno> {
         let take = self.file.take.as_ref().ok_or(Errno::EACCES)?;
         let mut bytes = vec![0; from.remaining().min(4096)];
         let got = from.read(&mut bytes)?;
@@ -439,8 +507,15 @@ pub struct PseudoLink {
 
 impl PseudoLink {
     /// A link; what it leads to is a path, which is its text too.
-    pub fn new(dev: u64, follow: impl Fn() -> Result<LinkTarget, Errno> + Send + Sync + 'static) -> Arc<PseudoLink> {
-        PseudoLink::with(PseudoAttrs::new(dev, FileType::Symlink.mode() | 0o777), follow, None)
+    pub fn new(
+        dev: u64,
+        follow: impl Fn() -> Result<LinkTarget, Errno> + Send + Sync + 'static,
+    ) -> Arc<PseudoLink> {
+        PseudoLink::with(
+            PseudoAttrs::new(dev, FileType::Symlink.mode() | 0o777),
+            follow,
+            None,
+        )
     }
 
     /// A link with these attributes, and a text for readlink(2) where it leads to a place.
@@ -483,7 +558,92 @@ impl Inode for PseudoLink {
     fn follow(&self) -> Result<LinkTarget, Errno> {
         (self.follow)()
     }
-    fn open(self: Arc<Self>, _flags: OpenFlags, _creds: &Credentials) -> Result<Arc<dyn FileOps>, Errno> {
+    fn open(
+        self: Arc<Self>,
+        _flags: OpenFlags,
+        _creds: &Credentials,
+    ) -> Result<Arc<dyn FileOps>, Errno> {
         Err(Errno::ELOOP)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Dynamic, FileType, Inode, PseudoAttrs, PseudoDir, PseudoFs, PseudoLink};
+    use crate::sync::Mutex;
+    use crate::sync::order::ProcessTree;
+    use crate::vfs::tests::World;
+    use crate::vfs::{LinkTarget, Mount};
+    use abi::Errno;
+    use abi::fs::{MountFlags, OpenFlags};
+    use std::sync::Arc;
+
+    /// Numbers from 1 to 300, each a directory; asked for under a lock that comes before all of the VFS's.
+    struct Numbers(Mutex<u64, ProcessTree>);
+
+    impl Dynamic for Numbers {
+        fn lookup(&self, dir: &PseudoDir, name: &[u8]) -> Result<Arc<dyn Inode>, Errno> {
+            let most = *self.0.lock();
+            let text = core::str::from_utf8(name).map_err(|_| Errno::ENOENT)?;
+            let number: u64 = text.parse().map_err(|_| Errno::ENOENT)?;
+            if !(1..=most).contains(&number) {
+                return Err(Errno::ENOENT);
+            }
+            let one = PseudoDir::new(dir.dev(), 0o555);
+            one.add_file("status", move || Ok(number.to_string().into_bytes()));
+            one.add(
+                "link",
+                PseudoLink::new(dir.dev(), || Ok(LinkTarget::Path(b"status".to_vec()))),
+            );
+            Ok(one)
+        }
+
+        fn next(&self, _dir: &PseudoDir, from: u64) -> Option<(u64, Vec<u8>, FileType, u64)> {
+            let most = *self.0.lock();
+            let number = from.max(1);
+            (number <= most).then(|| {
+                (
+                    number,
+                    number.to_string().into_bytes(),
+                    FileType::Directory,
+                    1000 + number,
+                )
+            })
+        }
+    }
+
+    #[test]
+    fn made_up_entries_come_and_go() {
+        let world = World::tmpfs();
+        let numbers = Arc::new(Numbers(Mutex::new(300)));
+        let entries = Arc::clone(&numbers);
+        let fs = PseudoFs::new("test", 0, |dev| {
+            let attrs = PseudoAttrs::new(dev, FileType::Directory.mode() | 0o555);
+            let root = PseudoDir::with(attrs, Some(entries));
+            root.add_dir("fixed")
+                .add_file("file", || Ok(b"kept".to_vec()));
+            root
+        });
+        let mount = Mount::of(fs, MountFlags::empty(), "none");
+        crate::fs::root::mount_at(&world.vfs, &mount, b"/p").expect("mounts");
+        for step in [1, 50, 1000] {
+            assert_eq!(world.list("/p", step).len(), 303);
+        }
+        assert_eq!(world.read("/p/7/status"), Ok(b"7".to_vec()));
+        assert_eq!(world.read("/p/8/link"), Ok(b"8".to_vec()));
+        assert_eq!(world.read("/p/fixed/file"), Ok(b"kept".to_vec()));
+        assert_eq!(world.mkdir("/p/9"), Err(Errno::EEXIST));
+        assert_eq!(world.mkdir("/p/x"), Err(Errno::EACCES));
+        assert_eq!(world.rmdir("/p/9"), Err(Errno::EPERM));
+        let held = world
+            .open("/p/9/status", OpenFlags::empty())
+            .expect("opens");
+        *numbers.0.lock() = 8;
+        assert_eq!(world.stat("/p/9").map(drop), Err(Errno::ENOENT));
+        assert_eq!(
+            world.vfs.file_path(&held, &world.fs.root()),
+            b"/p/9/status".to_vec()
+        );
+        assert_eq!(world.list("/p", 1000).len(), 11);
     }
 }

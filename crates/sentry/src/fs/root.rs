@@ -56,7 +56,10 @@ pub fn build_root(spec: &BootSpec, memory: &Arc<MemoryFile>) -> Result<BuiltRoot
     let quota = || Quota::new(bytes, inodes);
     let overlays = quota();
     let mut lower = spec.lower.iter();
-    let (_, fd) = lower.next().filter(|(path, _)| path.as_bytes() == b"/").ok_or(BuildError::NoRoot)?;
+    let (_, fd) = lower
+        .next()
+        .filter(|(path, _)| path.as_bytes() == b"/")
+        .ok_or(BuildError::NoRoot)?;
     let error = |what, path: &[u8]| {
         let path = String::from_utf8_lossy(path).into_owned();
         move |errno| BuildError::Mount { what, path, errno }
@@ -72,32 +75,47 @@ pub fn build_root(spec: &BootSpec, memory: &Arc<MemoryFile>) -> Result<BuiltRoot
     let tree = Tree::new(&vfs);
     for (path, fd) in lower {
         let path = path.as_bytes();
-        if OWN.iter().any(|own| path.starts_with(own) && matches!(path.get(own.len()), None | Some(b'/'))) {
+        if OWN
+            .iter()
+            .any(|own| path.starts_with(own) && matches!(path.get(own.len()), None | Some(b'/')))
+        {
             continue;
         }
         let mount = overlay(*fd).map_err(error("the host's file system at", path))?;
-        tree.mount(&mount, path).map_err(error("the host's file system at", path))?;
+        tree.mount(&mount, path)
+            .map_err(error("the host's file system at", path))?;
     }
     for path in OWN {
-        tree.directory(path).map_err(error("a file system of the sandbox's own at", path))?;
+        tree.directory(path)
+            .map_err(error("a file system of the sandbox's own at", path))?;
     }
     let own = error("a file system of the sandbox's own at", b"/dev");
-    let devices = dev::devtmpfs(Arc::clone(memory), Quota::new(1 << 20, 1024))
-        .and_then(|fs| tree.mount(&Mount::of(fs, MountFlags::NOSUID | MountFlags::NOEXEC | MountFlags::RELATIME, "none"), b"/dev"));
+    let devices = dev::devtmpfs(Arc::clone(memory), Quota::new(1 << 20, 1024)).and_then(|fs| {
+        tree.mount(
+            &Mount::of(
+                fs,
+                MountFlags::NOSUID | MountFlags::NOEXEC | MountFlags::RELATIME,
+                "none",
+            ),
+            b"/dev",
+        )
+    });
     devices.map_err(own)?;
     let own = error("a file system of the sandbox's own at", b"/dev/shm");
     let shm = TmpFs::new(Arc::clone(memory), quota(), 0o1777).and_then(|fs| {
-        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RELATIME;
+        let flags =
+            MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RELATIME;
         tree.mount(&Mount::of(fs, flags, "none"), b"/dev/shm")
     });
     shm.map_err(own)?;
     for volume in &spec.volumes {
         let path = volume.target.as_bytes();
-        tree.volume(volume.fd, path, volume.read_only).map_err(error("the volume", path))?;
+        tree.volume(volume.fd, path, volume.read_only)
+            .map_err(error("the volume", path))?;
     }
     let unseen = TmpFs::new(Arc::clone(memory), Quota::new(u64::MAX, u64::MAX), 0o1777)
         .map_err(error("a file system of the sandbox's own at", b""))?;
-    let unseen_mount = Mount::of(Arc::clone(&unseen) as Arc<dyn FileSystem>, MountFlags::empty(), "none");
+    let unseen_mount = Mount::hidden(Arc::clone(&unseen) as Arc<dyn FileSystem>);
     Ok(BuiltRoot {
         vfs,
         unseen,
@@ -137,7 +155,8 @@ impl<'a> Tree<'a> {
     }
 
     fn resolve(&self, path: &[u8]) -> Result<Location, Errno> {
-        self.vfs.resolve(&self.cx(), path, true, ResolveFlags::empty())
+        self.vfs
+            .resolve(&self.cx(), path, true, ResolveFlags::empty())
     }
 
     /// The directory at this path, made with all above it where it is missing.
@@ -158,10 +177,15 @@ impl<'a> Tree<'a> {
             Err(Errno::ENOENT) => {}
             found => return found,
         }
-        if let Some(slash) = path.iter().rposition(|byte| *byte == b'/').filter(|slash| *slash > 0) {
+        if let Some(slash) = path
+            .iter()
+            .rposition(|byte| *byte == b'/')
+            .filter(|slash| *slash > 0)
+        {
             self.directory(&path[..slash])?;
         }
-        self.vfs.mknod(&self.cx(), path, FileType::Regular.mode() | 0o644, 0)?;
+        self.vfs
+            .mknod(&self.cx(), path, FileType::Regular.mode() | 0o644, 0)?;
         self.resolve(path)
     }
 
@@ -186,3 +210,6 @@ impl<'a> Tree<'a> {
         self.mount(&Mount::of(fs, flags, "none"), path)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -60,7 +60,11 @@ const FIONREAD: u32 = 0x541b;
 const TIOCGSID: u32 = 0x5429;
 
 /// An open file over a descriptor that was handed over. Descriptors of one terminal share `terminal`.
-pub fn open(fd: OwnedFd, terminal: &Arc<Terminal>, poller: &Arc<dyn HostPoller>) -> Result<Arc<OpenFile>, Errno> {
+pub fn open(
+    fd: OwnedFd,
+    terminal: &Arc<Terminal>,
+    poller: &Arc<dyn HostPoller>,
+) -> Result<Arc<OpenFile>, Errno> {
     let stat = host::fs::stat(fd.as_fd())?;
     let kind = FileType::from_mode(stat.mode).unwrap_or(FileType::CharDevice);
     let is_terminal = kind == FileType::CharDevice && host::tty::attributes(fd.as_fd()).is_ok();
@@ -123,7 +127,9 @@ impl FileOps for HostStream {
         let fd = self.fd.as_fd();
         let most = to.remaining();
         if self.kind == FileType::Regular {
-            return to.fill(most, &mut |buffer, done| host::fs::pread(fd, buffer, at.saturating_add(done as u64)));
+            return to.fill(most, &mut |buffer, done| {
+                host::fs::pread(fd, buffer, at.saturating_add(done as u64))
+            });
         }
         // One read, of what fits a chunk: a second could wait, or take what can't be put.
         to.fill(most.min(crate::io::CHUNK), &mut |buffer, done| {
@@ -132,7 +138,9 @@ impl FileOps for HostStream {
             }
             if self.waits
                 && self.queue.is_some()
-                && !self.ready().intersects(EventMask::IN | EventMask::HUP | EventMask::ERR)
+                && !self
+                    .ready()
+                    .intersects(EventMask::IN | EventMask::HUP | EventMask::ERR)
             {
                 return Err(Errno::EAGAIN);
             }
@@ -140,7 +148,13 @@ impl FileOps for HostStream {
         })
     }
 
-    fn write(&self, _file: &OpenFile, from: &mut Source<'_>, at: &mut u64, append: bool) -> Result<usize, Errno> {
+    fn write(
+        &self,
+        _file: &OpenFile,
+        from: &mut Source<'_>,
+        at: &mut u64,
+        append: bool,
+    ) -> Result<usize, Errno> {
         let fd = self.fd.as_fd();
         if self.kind == FileType::Regular {
             let start = *at;
@@ -200,7 +214,13 @@ impl FileOps for HostStream {
         host::fs::truncate(self.fd.as_fd(), size)
     }
 
-    fn ioctl(&self, _file: &OpenFile, request: u32, arg: u64, memory: &dyn GuestMemory) -> Result<u64, Errno> {
+    fn ioctl(
+        &self,
+        _file: &OpenFile,
+        request: u32,
+        arg: u64,
+        memory: &dyn GuestMemory,
+    ) -> Result<u64, Errno> {
         let fd = self.fd.as_fd();
         if request == FIONREAD {
             super::put(memory, arg, &host::tty::unread(fd)?)?;
@@ -281,7 +301,11 @@ impl Inode for HostStream {
         }
     }
 
-    fn open(self: Arc<Self>, flags: OpenFlags, _creds: &Credentials) -> Result<Arc<dyn FileOps>, Errno> {
+    fn open(
+        self: Arc<Self>,
+        flags: OpenFlags,
+        _creds: &Credentials,
+    ) -> Result<Arc<dyn FileOps>, Errno> {
         let (reads, writes) = host::fs::access(self.fd.as_fd())?;
         let access = flags & OpenFlags::ACCMODE;
         if access != OpenFlags::WRONLY && !reads || !access.is_empty() && !writes {
@@ -290,3 +314,6 @@ impl Inode for HostStream {
         Ok(self.this.upgrade().ok_or(Errno::ENXIO)?)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -29,6 +29,8 @@ const CHUNK: u64 = 2 << 20;
 const WINDOW_MIN: u64 = 64 << 10;
 /// What an object that is mapped, or no longer small, has as a window.
 pub const WINDOW: u64 = 64 << 30;
+/// From how many bytes on a write to fresh pages is the host's to do.
+const BULK: usize = 16 << 10;
 /// How many chunks stay mapped.
 const CHUNKS_KEPT: usize = 256;
 
@@ -92,15 +94,24 @@ impl MemoryFile {
 
     /// A window of at least `len` bytes; ENOMEM where there are no offsets left.
     pub fn window(self: &Arc<Self>, len: u64) -> Result<Arc<Window>, Errno> {
-        let len = len.max(WINDOW_MIN).checked_next_power_of_two().ok_or(Errno::ENOMEM)?;
+        let len = len
+            .max(WINDOW_MIN)
+            .checked_next_power_of_two()
+            .ok_or(Errno::ENOMEM)?;
         let mut inner = self.inner.lock();
         let offset = match inner.free.get_mut(&len.trailing_zeros()).and_then(Vec::pop) {
             Some(offset) => offset,
             None => {
                 // Large ones begin at a multiple of what huge pages want; small ones never straddle a chunk.
                 let align = len.min(CHUNK);
-                let offset = inner.next.checked_next_multiple_of(align).ok_or(Errno::ENOMEM)?;
-                let end = offset.checked_add(len).filter(|end| *end <= MEMORY_FILE_LEN).ok_or(Errno::ENOMEM)?;
+                let offset = inner
+                    .next
+                    .checked_next_multiple_of(align)
+                    .ok_or(Errno::ENOMEM)?;
+                let end = offset
+                    .checked_add(len)
+                    .filter(|end| *end <= MEMORY_FILE_LEN)
+                    .ok_or(Errno::ENOMEM)?;
                 inner.next = end;
                 offset
             }
@@ -117,7 +128,10 @@ impl MemoryFile {
     pub fn charge(&self, bytes: u64) -> Result<(), Errno> {
         let limit = self.limit();
         let change = |used: u64| used.checked_add(bytes).filter(|used| *used <= limit);
-        match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change) {
+        match self
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, change)
+        {
             Ok(_) => Ok(()),
             Err(_) => Err(Errno::ENOSPC),
         }
@@ -170,7 +184,13 @@ impl AsFd for MemoryFile {
 
 impl core::fmt::Debug for MemoryFile {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "MemoryFile({}, {} of {} bytes)", self.id, self.used(), self.limit())
+        write!(
+            f,
+            "MemoryFile({}, {} of {} bytes)",
+            self.id,
+            self.used(),
+            self.limit()
+        )
     }
 }
 
@@ -215,10 +235,31 @@ impl Window {
         Ok(())
     }
 
+    /// Copies to pages of the window that are allocated, by way of the file.
+    fn write_through(&self, at: u64, from: &[u8]) -> Result<(), Errno> {
+        if at
+            .checked_add(from.len() as u64)
+            .is_none_or(|end| end > self.len)
+        {
+            return Err(Errno::EFAULT);
+        }
+        let mut done = 0;
+        while done < from.len() {
+            done += host::fs::pwrite(
+                self.file.as_fd(),
+                &from[done..],
+                self.offset + at + done as u64,
+            )?;
+        }
+        Ok(())
+    }
+
     /// Compares and exchanges the futex word at `at`: what was there. EFAULT where that is no place for one.
     pub fn compare_exchange_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, Errno> {
         let (chunk, within) = self.place(at, 0, 4)?;
-        chunk.compare_exchange_u32(within, old, new).ok_or(Errno::EFAULT)
+        chunk
+            .compare_exchange_u32(within, old, new)
+            .ok_or(Errno::EFAULT)
     }
 
     /// Gives the pages of a range (whole pages) back to the host: they read as zeros.
@@ -227,10 +268,19 @@ impl Window {
         if range.start >= end {
             return Ok(());
         }
-        punch_hole(self.file.as_fd(), self.offset + range.start, end - range.start)
+        punch_hole(
+            self.file.as_fd(),
+            self.offset + range.start,
+            end - range.start,
+        )
     }
 
-    fn place(&self, at: u64, done: usize, left: usize) -> Result<(Arc<SharedMapping>, usize), Errno> {
+    fn place(
+        &self,
+        at: u64,
+        done: usize,
+        left: usize,
+    ) -> Result<(Arc<SharedMapping>, usize), Errno> {
         let at = at.checked_add(done as u64).ok_or(Errno::EFAULT)?;
         if at.checked_add(left as u64).is_none_or(|end| end > self.len) {
             return Err(Errno::EFAULT);
@@ -248,7 +298,11 @@ impl Drop for Window {
             return;
         }
         let mut inner = self.file.inner.lock();
-        inner.free.entry(self.len.trailing_zeros()).or_default().push(self.offset);
+        inner
+            .free
+            .entry(self.len.trailing_zeros())
+            .or_default()
+            .push(self.offset);
     }
 }
 
@@ -326,7 +380,9 @@ impl PageSet {
         }
         // Ranges that touch it become one with it.
         let first = self.ranges.partition_point(|(_, end)| *end < range.start);
-        let last = self.ranges.partition_point(|(start, _)| *start <= range.end);
+        let last = self
+            .ranges
+            .partition_point(|(start, _)| *start <= range.end);
         if first >= last {
             self.ranges.insert(first, (range.start, range.end));
             return;
@@ -412,7 +468,10 @@ impl Quota {
     /// Takes an inode; ENOSPC.
     pub fn take_inode(&self) -> Result<(), Errno> {
         let change = |used: u64| used.checked_add(1).filter(|used| *used <= self.inodes);
-        match self.inodes_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change) {
+        match self
+            .inodes_used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, change)
+        {
             Ok(_) => Ok(()),
             Err(_) => Err(Errno::ENOSPC),
         }
@@ -425,7 +484,10 @@ impl Quota {
 
     fn take_bytes(&self, bytes: u64) -> Result<(), Errno> {
         let change = |used: u64| used.checked_add(bytes).filter(|used| *used <= self.bytes);
-        match self.bytes_used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change) {
+        match self
+            .bytes_used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, change)
+        {
             Ok(_) => Ok(()),
             Err(_) => Err(Errno::ENOSPC),
         }
@@ -487,14 +549,23 @@ impl Pages {
         {
             return Err(Errno::EFBIG);
         }
-        let new = self.file.window(if len > CHUNK { len.max(WINDOW) } else { len })?;
+        if len > MEMORY_FILE_LEN / 2 {
+            return Err(Errno::EFBIG);
+        }
+        let new = self
+            .file
+            .window(if len > CHUNK { len.max(WINDOW) } else { len })?;
         if let Some(old) = self.window.take() {
             let mut buffer = vec![0; 256 << 10];
             for range in self.set.iter() {
                 let (mut at, end) = (range.start * PAGE, range.end * PAGE);
                 while at < end {
-                    let len = buffer.len().min(usize::try_from(end - at).unwrap_or(usize::MAX));
-                    let moved = old.read(at, &mut buffer[..len]).and_then(|()| new.write(at, &buffer[..len]));
+                    let len = buffer
+                        .len()
+                        .min(usize::try_from(end - at).unwrap_or(usize::MAX));
+                    let moved = old
+                        .read(at, &mut buffer[..len])
+                        .and_then(|()| new.write(at, &buffer[..len]));
                     if let Err(error) = moved {
                         self.window = Some(old);
                         return Err(error);
@@ -509,7 +580,10 @@ impl Pages {
 
     /// Allocates the pages of a range of bytes, charged; they are zero where they are new. ENOSPC.
     pub fn allocate(&mut self, range: Range<u64>) -> Result<Arc<Window>, Errno> {
-        let end = range.end.checked_next_multiple_of(PAGE).ok_or(Errno::EFBIG)?;
+        let end = range
+            .end
+            .checked_next_multiple_of(PAGE)
+            .ok_or(Errno::EFBIG)?;
         let window = self.grow(end)?;
         let pages = range.start / PAGE..end / PAGE;
         let missing = self.set.missing(pages.clone());
@@ -528,7 +602,12 @@ impl Pages {
             let left = (to.len() - done) as u64;
             let (end, data) = match self.set.run(here / PAGE) {
                 Some(run) => (run.end * PAGE, true),
-                None => (self.set.next(here / PAGE).map_or(u64::MAX, |page| page * PAGE), false),
+                None => (
+                    self.set
+                        .next(here / PAGE)
+                        .map_or(u64::MAX, |page| page * PAGE),
+                    false,
+                ),
             };
             let count = usize::try_from(left.min(end - here)).unwrap_or(to.len() - done);
             let part = &mut to[done..done + count];
@@ -547,7 +626,13 @@ impl Pages {
             return Ok(());
         }
         let end = at.checked_add(from.len() as u64).ok_or(Errno::EFBIG)?;
-        self.allocate(at..end)?.write(at, from)
+        let before = self.set.count();
+        let window = self.allocate(at..end)?;
+        if from.len() >= BULK && self.set.count() > before {
+            // Fresh pages are filled by the host, without a fault for each and without being zeroed first.
+            return window.write_through(at, from);
+        }
+        window.write(at, from)
     }
 
     /// Gives back the pages that are whole in a range of bytes, and zeroes the rest of it. `u64::MAX` as the end is the end of everything.
@@ -556,7 +641,11 @@ impl Pages {
             return Ok(());
         };
         let first = range.start.div_ceil(PAGE);
-        let last = if range.end == u64::MAX { u64::MAX / PAGE } else { range.end / PAGE };
+        let last = if range.end == u64::MAX {
+            u64::MAX / PAGE
+        } else {
+            range.end / PAGE
+        };
         let zero = [0; PAGE as usize];
         for part in [
             range.start..range.end.min(first.saturating_mul(PAGE)),
@@ -610,7 +699,10 @@ mod tests {
     use std::sync::Arc;
 
     fn file(pages: u64) -> Arc<MemoryFile> {
-        MemoryFile::new(host::shared::memory_file("test").expect("a memory file"), pages * PAGE)
+        MemoryFile::new(
+            host::shared::memory_file("test").expect("a memory file"),
+            pages * PAGE,
+        )
     }
 
     #[test]
@@ -622,7 +714,10 @@ mod tests {
         assert_eq!(set.run(15), Some(10..40));
         assert_eq!(set.remove(15..35), 20);
         assert_eq!(set.missing(0..50), 40);
-        assert_eq!((set.next(0), set.next(15), set.next(40)), (Some(10), Some(35), None));
+        assert_eq!(
+            (set.next(0), set.next(15), set.next(40)),
+            (Some(10), Some(35), None)
+        );
         assert_eq!(set.run(15), None);
         assert_eq!(set.remove(0..u64::MAX), 10);
     }

@@ -25,6 +25,9 @@ macro_rules! classes {
 }
 
 classes! {
+    /// A file's position: one read, write or getdents at a time moves it. Held for the whole of it, as Linux holds `f_pos_lock`: those who share the
+    /// description wait for each other. Outermost, since what a file is asked for may be anything: a file of procfs looks at processes and memory.
+    FilePos,
     /// The kernel's own registries (containers, boot state).
     KernelState,
     /// One fork or exec at a time per process.
@@ -33,9 +36,6 @@ classes! {
     ProcessTree,
     /// Namespaces' tables (PIDs, host names).
     Namespace,
-    /// A file's position: one read or write at a time moves it. Held across the copy to or from guest memory, as Linux holds
-    /// `f_pos_lock`: those who share the description wait for each other.
-    FilePos,
     /// The mount table.
     MountTable,
     /// A rename within a file system.

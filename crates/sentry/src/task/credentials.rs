@@ -279,7 +279,8 @@ impl Credentials {
                 new.gid.effective = group;
             }
         }
-        let changed = new.uid.effective != self.uid.effective || new.gid.effective != self.gid.effective;
+        let changed =
+            new.uid.effective != self.uid.effective || new.gid.effective != self.gid.effective;
         if changed {
             new.ambient = CapSet::EMPTY;
         }

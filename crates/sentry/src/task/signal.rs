@@ -426,7 +426,8 @@ impl Task {
 
     /// What is pending for it, its process's included.
     pub fn pending_set(&self) -> SigSet {
-        self.pending.lock().set().union(self.process.pending_set())
+        let own = self.pending.lock().set();
+        own.union(self.process.pending_set())
     }
 
     /// Signals pending for this thread alone.

@@ -44,7 +44,12 @@ impl AnonInode {
 
     /// A pipe's.
     pub fn pipe(uid: u32, gid: u32, reopen: Arc<dyn Reopen>) -> Arc<AnonInode> {
-        AnonInode::make("pipe", FileType::Fifo.mode() | 0o600, (uid, gid), Some(reopen))
+        AnonInode::make(
+            "pipe",
+            FileType::Fifo.mode() | 0o600,
+            (uid, gid),
+            Some(reopen),
+        )
     }
 
     /// A socket's.
@@ -52,7 +57,12 @@ impl AnonInode {
         AnonInode::make("socket", FileType::Socket.mode() | 0o777, (uid, gid), None)
     }
 
-    fn make(label: &'static str, mode: u32, owner: (u32, u32), reopen: Option<Arc<dyn Reopen>>) -> Arc<AnonInode> {
+    fn make(
+        label: &'static str,
+        mode: u32,
+        owner: (u32, u32),
+        reopen: Option<Arc<dyn Reopen>>,
+    ) -> Arc<AnonInode> {
         Arc::new(AnonInode {
             key: InodeKey {
                 dev: dev(),
@@ -115,7 +125,11 @@ impl Inode for AnonInode {
         Ok(())
     }
 
-    fn open(self: Arc<Self>, flags: OpenFlags, _creds: &Credentials) -> Result<Arc<dyn FileOps>, Errno> {
+    fn open(
+        self: Arc<Self>,
+        flags: OpenFlags,
+        _creds: &Credentials,
+    ) -> Result<Arc<dyn FileOps>, Errno> {
         self.reopen.as_ref().ok_or(Errno::ENXIO)?.reopen(flags)
     }
 }

@@ -30,7 +30,9 @@ pub struct Target {
 
 impl Target {
     fn check_writable(&self) -> Result<(), Errno> {
-        self.mount.as_ref().map_or(Ok(()), |mount| mount.check_writable())
+        self.mount
+            .as_ref()
+            .map_or(Ok(()), |mount| mount.check_writable())
     }
 }
 
@@ -68,7 +70,12 @@ impl Vfs {
             });
         }
         let follow = !flags.contains(AtFlags::SYMLINK_NOFOLLOW);
-        Ok(Target::from(&self.resolve(cx, path, follow, ResolveFlags::empty())?))
+        Ok(Target::from(&self.resolve(
+            cx,
+            path,
+            follow,
+            ResolveFlags::empty(),
+        )?))
     }
 
     /// stat(2), lstat(2), fstatat(2).
@@ -80,7 +87,9 @@ impl Vfs {
             };
         }
         let follow = !flags.contains(AtFlags::SYMLINK_NOFOLLOW);
-        self.resolve(cx, path, follow, ResolveFlags::empty())?.inode().attrs()
+        self.resolve(cx, path, follow, ResolveFlags::empty())?
+            .inode()
+            .attrs()
     }
 
     /// statx(2).
@@ -119,7 +128,13 @@ impl Vfs {
     }
 
     /// chown(2): an id of -1 leaves it as it is.
-    pub fn chown(&self, creds: &Credentials, target: &Target, uid: u32, gid: u32) -> Result<(), Errno> {
+    pub fn chown(
+        &self,
+        creds: &Credentials,
+        target: &Target,
+        uid: u32,
+        gid: u32,
+    ) -> Result<(), Errno> {
         target.check_writable()?;
         let owner = target.inode.owner()?;
         let pick = |id: u32| (id != NO_ID).then_some(id);
@@ -197,13 +212,20 @@ impl Vfs {
     }
 
     /// access(2), faccessat2(2): `want` is `R_OK | W_OK | X_OK`, 0 for existence. The real ids count, unless `AT_EACCESS`.
-    pub fn access(&self, cx: &PathCx<'_>, path: &[u8], want: u32, flags: AtFlags) -> Result<(), Errno> {
+    pub fn access(
+        &self,
+        cx: &PathCx<'_>,
+        path: &[u8],
+        want: u32,
+        flags: AtFlags,
+    ) -> Result<(), Errno> {
         if want & !7 != 0 {
             return Err(Errno::EINVAL);
         }
         let creds;
         let real;
-        let cx = if flags.contains(AtFlags::EACCESS) || cx.creds.uid.real == cx.creds.uid.fs && cx.creds.gid.real == cx.creds.gid.fs
+        let cx = if flags.contains(AtFlags::EACCESS)
+            || cx.creds.uid.real == cx.creds.uid.fs && cx.creds.gid.real == cx.creds.gid.fs
         {
             cx
         } else {
@@ -222,12 +244,20 @@ impl Vfs {
         let kind = target.inode.file_type();
         if want & EXEC != 0
             && kind == FileType::Regular
-            && target.mount.as_ref().is_some_and(|mount| mount.flags().contains(MountFlags::NOEXEC))
+            && target
+                .mount
+                .as_ref()
+                .is_some_and(|mount| mount.flags().contains(MountFlags::NOEXEC))
         {
             return Err(Errno::EACCES);
         }
         permission::check(target.inode.owner()?, cx.creds, want)?;
-        if want & WRITE != 0 && matches!(kind, FileType::Regular | FileType::Directory | FileType::Symlink) {
+        if want & WRITE != 0
+            && matches!(
+                kind,
+                FileType::Regular | FileType::Directory | FileType::Symlink
+            )
+        {
             target.check_writable()?;
         }
         Ok(())
@@ -265,7 +295,12 @@ impl Vfs {
     }
 
     /// getxattr(2): ENODATA.
-    pub fn xattr(&self, creds: &Credentials, target: &Target, name: &[u8]) -> Result<Vec<u8>, Errno> {
+    pub fn xattr(
+        &self,
+        creds: &Credentials,
+        target: &Target,
+        name: &[u8],
+    ) -> Result<Vec<u8>, Errno> {
         check_xattr(creds, &target.inode, name, false)?;
         target.inode.xattr(name)
     }
@@ -284,7 +319,14 @@ impl Vfs {
     }
 
     /// setxattr(2).
-    pub fn set_xattr(&self, creds: &Credentials, target: &Target, name: &[u8], value: &[u8], how: SetXattr) -> Result<(), Errno> {
+    pub fn set_xattr(
+        &self,
+        creds: &Credentials,
+        target: &Target,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+    ) -> Result<(), Errno> {
         target.check_writable()?;
         if value.len() > XATTR_SIZE_MAX {
             return Err(Errno::E2BIG);
@@ -294,7 +336,12 @@ impl Vfs {
     }
 
     /// removexattr(2).
-    pub fn remove_xattr(&self, creds: &Credentials, target: &Target, name: &[u8]) -> Result<(), Errno> {
+    pub fn remove_xattr(
+        &self,
+        creds: &Credentials,
+        target: &Target,
+        name: &[u8],
+    ) -> Result<(), Errno> {
         target.check_writable()?;
         check_xattr(creds, &target.inode, name, true)?;
         target.inode.remove_xattr(name)
@@ -302,7 +349,12 @@ impl Vfs {
 }
 
 /// Who may touch which extended attribute (xattr(7)).
-fn check_xattr(creds: &Credentials, inode: &Arc<dyn Inode>, name: &[u8], write: bool) -> Result<(), Errno> {
+fn check_xattr(
+    creds: &Credentials,
+    inode: &Arc<dyn Inode>,
+    name: &[u8],
+    write: bool,
+) -> Result<(), Errno> {
     if name.is_empty() || name.len() > 255 {
         return Err(Errno::ERANGE);
     }
@@ -327,7 +379,10 @@ fn check_xattr(creds: &Credentials, inode: &Arc<dyn Inode>, name: &[u8], write: 
         return Err(if write { Errno::EPERM } else { Errno::ENODATA });
     }
     if name.starts_with(b"security.") {
-        if write && !creds.has(Cap::SYS_ADMIN) && !(name == b"security.capability" && creds.has(Cap::SETFCAP)) {
+        if write
+            && !creds.has(Cap::SYS_ADMIN)
+            && !(name == b"security.capability" && creds.has(Cap::SETFCAP))
+        {
             return Err(Errno::EPERM);
         }
         return Ok(());

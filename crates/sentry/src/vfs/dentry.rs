@@ -9,6 +9,8 @@ use core::hash::BuildHasher;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
+use abi::fs::FileType;
+
 use super::inode::{Caching, Inode, new_id};
 use super::mount::Mount;
 use crate::sync::order::{DentryChildren, InodeOp, Leaf};
@@ -19,12 +21,21 @@ pub struct Dentry {
     id: u64,
     inode: Arc<dyn Inode>,
     caching: Caching,
+    kind: FileType,
+    /// Not in the cache, nor is anything below it.
+    ephemeral: bool,
     /// How many mounts are mounted on it, in any mount of its file system.
     pub(super) mounted: AtomicU32,
     dead: AtomicBool,
     links: Mutex<Links, Leaf>,
     dir: Mutex<(), InodeOp>,
 }
+
+/// The locks of one or two directories.
+pub(super) type TwoLocks<'a> = (
+    MutexGuard<'a, (), InodeOp>,
+    Option<MutexGuard<'a, (), InodeOp>>,
+);
 
 struct Links {
     parent: Option<Arc<Dentry>>,
@@ -34,18 +45,29 @@ struct Links {
 impl Dentry {
     /// The root of a tree.
     pub fn root(inode: Arc<dyn Inode>) -> Arc<Dentry> {
-        Dentry::new(None, Arc::from([]), inode)
+        Dentry::new(None, Arc::from([]), inode, false)
     }
 
     /// A name that is not in the cache: of a file without a name, or of a directory that makes its entries up.
     pub fn detached(parent: &Arc<Dentry>, name: &[u8], inode: Arc<dyn Inode>) -> Arc<Dentry> {
-        Dentry::new(Some(Arc::clone(parent)), Arc::from(name), inode)
+        Dentry::new(Some(Arc::clone(parent)), Arc::from(name), inode, true)
     }
 
-    fn new(parent: Option<Arc<Dentry>>, name: Arc<[u8]>, inode: Arc<dyn Inode>) -> Arc<Dentry> {
+    fn new(
+        parent: Option<Arc<Dentry>>,
+        name: Arc<[u8]>,
+        inode: Arc<dyn Inode>,
+        ephemeral: bool,
+    ) -> Arc<Dentry> {
         Arc::new(Dentry {
             id: new_id(),
-            caching: inode.caching(),
+            caching: if ephemeral {
+                Caching::Never
+            } else {
+                inode.caching()
+            },
+            ephemeral,
+            kind: inode.file_type(),
             inode,
             mounted: AtomicU32::new(0),
             dead: AtomicBool::new(false),
@@ -62,6 +84,11 @@ impl Dentry {
     /// The inode.
     pub fn inode(&self) -> &Arc<dyn Inode> {
         &self.inode
+    }
+
+    /// The inode's type.
+    pub fn kind(&self) -> FileType {
+        self.kind
     }
 
     /// How far its entries may be kept, where it is a directory.
@@ -94,18 +121,22 @@ impl Dentry {
         self.kill();
     }
 
-    /// Takes the lock under which this directory's entries are looked up anew and changed.
+    /// Whether what this directory has of that name is kept in the cache.
+    pub(super) fn keeps(&self, name: &[u8]) -> bool {
+        !self.ephemeral && (self.caching != Caching::Never || self.inode.keeps(name))
+    }
+
+    /// Takes the lock under which this directory's entries are looked up anew and changed. None where entries are made up: what makes them up
+    /// takes locks of its own, which come before this one.
     #[track_caller]
-    pub(super) fn lock(&self) -> MutexGuard<'_, (), InodeOp> {
-        self.dir.lock()
+    pub(super) fn lock(&self) -> Option<MutexGuard<'_, (), InodeOp>> {
+        (self.caching != Caching::Never).then(|| self.dir.lock())
     }
 
     /// Takes the locks of two directories, in an order that can't deadlock; one where they are the same.
-    pub(super) fn lock_two<'a>(
-        a: &'a Dentry,
-        b: &'a Dentry,
-    ) -> (MutexGuard<'a, (), InodeOp>, Option<MutexGuard<'a, (), InodeOp>>) {
-        Mutex::lock_pair(&a.dir, &b.dir)
+    pub(super) fn lock_two<'a>(a: &'a Dentry, b: &'a Dentry) -> Option<TwoLocks<'a>> {
+        let made_up = a.caching == Caching::Never || b.caching == Caching::Never;
+        (!made_up).then(|| Mutex::lock_pair(&a.dir, &b.dir))
     }
 
     /// Whether `above` is this directory or one of those it is in.
@@ -128,14 +159,20 @@ impl Drop for Dentry {
         // A chain of parents that only children held goes one by one: recursion could use up the stack on a deep tree.
         let mut next = self.links.get_mut().parent.take();
         while let Some(parent) = next {
-            next = Arc::into_inner(parent).and_then(|mut parent| parent.links.get_mut().parent.take());
+            next =
+                Arc::into_inner(parent).and_then(|mut parent| parent.links.get_mut().parent.take());
         }
     }
 }
 
 impl core::fmt::Debug for Dentry {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Dentry({}, {:?})", self.id, String::from_utf8_lossy(&self.name()))
+        write!(
+            f,
+            "Dentry({}, {:?})",
+            self.id,
+            String::from_utf8_lossy(&self.name())
+        )
     }
 }
 
@@ -239,8 +276,13 @@ impl DentryCache {
     }
 
     /// Records that the name leads to this inode. The parent's lock is held.
-    pub(super) fn insert(&self, parent: &Arc<Dentry>, name: &[u8], inode: Arc<dyn Inode>) -> Arc<Dentry> {
-        let dentry = Dentry::new(Some(Arc::clone(parent)), Arc::from(name), inode);
+    pub(super) fn insert(
+        &self,
+        parent: &Arc<Dentry>,
+        name: &[u8],
+        inode: Arc<dyn Inode>,
+    ) -> Arc<Dentry> {
+        let dentry = Dentry::new(Some(Arc::clone(parent)), Arc::from(name), inode, false);
         self.put(parent.id, dentry.name(), What::Present(Arc::clone(&dentry)));
         dentry
     }
@@ -301,7 +343,11 @@ impl DentryCache {
                 links.parent.replace(Arc::clone(parent))
             };
             drop(old);
-            self.put(parent.id, Arc::clone(name), What::Present(Arc::clone(dentry)));
+            self.put(
+                parent.id,
+                Arc::clone(name),
+                What::Present(Arc::clone(dentry)),
+            );
         }
     }
 
@@ -327,7 +373,10 @@ impl DentryCache {
     /// How many names are recorded.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().index.len()).sum()
+        self.shards
+            .iter()
+            .map(|shard| shard.lock().index.len())
+            .sum()
     }
 
     fn put(&self, parent: u64, name: Arc<[u8]>, what: What) {
@@ -369,7 +418,10 @@ impl Shard {
     /// Empties a slot, and gives back what it held.
     fn clear(&mut self, at: usize) -> What {
         let number = u32::try_from(at).unwrap_or(u32::MAX);
-        if let Ok(entry) = self.index.find_entry(self.slots[at].hash, |known| *known == number) {
+        if let Ok(entry) = self
+            .index
+            .find_entry(self.slots[at].hash, |known| *known == number)
+        {
             entry.remove();
         }
         self.free.push(number);
@@ -399,7 +451,8 @@ impl Shard {
             }
         };
         let slots = &self.slots;
-        self.index.insert_unique(hash, at, |at| slots[*at as usize].hash);
+        self.index
+            .insert_unique(hash, at, |at| slots[*at as usize].hash);
         [gone, None]
     }
 

@@ -79,11 +79,21 @@ impl FdTable {
     /// The description of this number, unless it is a place only (`O_PATH`); EBADF.
     pub fn get_file(&self, fd: i32) -> Result<Arc<OpenFile>, Errno> {
         let file = self.get(fd)?;
-        if file.is_path() { Err(Errno::EBADF) } else { Ok(file) }
+        if file.is_path() {
+            Err(Errno::EBADF)
+        } else {
+            Ok(file)
+        }
     }
 
     /// Gives the description the lowest free number from `least` on and below `limit` (RLIMIT_NOFILE); EMFILE.
-    pub fn insert(&self, file: Arc<OpenFile>, cloexec: bool, least: u32, limit: u64) -> Result<i32, Errno> {
+    pub fn insert(
+        &self,
+        file: Arc<OpenFile>,
+        cloexec: bool,
+        least: u32,
+        limit: u64,
+    ) -> Result<i32, Errno> {
         let mut slots = self.slots.write();
         let fd = slots.take(least as usize, limit)?;
         slots.files[fd] = Some(file);
@@ -102,7 +112,13 @@ impl FdTable {
     }
 
     /// dup2(2) and dup3(2): gives the description this number; what had it before is closed. EBADF for a number at or past `limit`.
-    pub fn replace(&self, fd: i32, file: Arc<OpenFile>, cloexec: bool, limit: u64) -> Result<(), Errno> {
+    pub fn replace(
+        &self,
+        fd: i32,
+        file: Arc<OpenFile>,
+        cloexec: bool,
+        limit: u64,
+    ) -> Result<(), Errno> {
         let at = usize::try_from(fd).map_err(|_| Errno::EBADF)?;
         if at as u64 >= limit.min(u64::from(NR_OPEN)) {
             return Err(Errno::EBADF);
@@ -212,14 +228,19 @@ impl FdTable {
     /// All numbers in use, in order.
     pub fn numbers(&self) -> Vec<i32> {
         let slots = self.slots.read();
-        (0..slots.files.len()).filter(|fd| slots.files[*fd].is_some()).map(number).collect()
+        (0..slots.files.len())
+            .filter(|fd| slots.files[*fd].is_some())
+            .map(number)
+            .collect()
     }
 
     /// The first number in use from `least` on, for reading `/proc/PID/fd` piece by piece.
     pub fn next(&self, least: i32) -> Option<i32> {
         let slots = self.slots.read();
         let least = usize::try_from(least).unwrap_or(0);
-        (least..slots.files.len()).find(|fd| slots.files[*fd].is_some()).map(number)
+        (least..slots.files.len())
+            .find(|fd| slots.files[*fd].is_some())
+            .map(number)
     }
 
     /// How many numbers there are room for (`FDSize` of `/proc/PID/status`).
@@ -333,7 +354,8 @@ impl Slots {
 }
 
 fn bit(bits: &[u64], at: usize) -> bool {
-    bits.get(at / 64).is_some_and(|word| word >> (at % 64) & 1 != 0)
+    bits.get(at / 64)
+        .is_some_and(|word| word >> (at % 64) & 1 != 0)
 }
 
 fn set(bits: &mut [u64], at: usize, to: bool) {

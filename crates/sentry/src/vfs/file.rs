@@ -90,7 +90,13 @@ pub trait FileOps: Any + Send + Sync {
     }
 
     /// Writes at `at`, or at the end where `append` says so and the file is seekable; moves `at` to where writing ended.
-    fn write(&self, _file: &OpenFile, _from: &mut Source<'_>, _at: &mut u64, _append: bool) -> Result<usize, Errno> {
+    fn write(
+        &self,
+        _file: &OpenFile,
+        _from: &mut Source<'_>,
+        _at: &mut u64,
+        _append: bool,
+    ) -> Result<usize, Errno> {
         Err(Errno::EINVAL)
     }
 
@@ -120,7 +126,13 @@ pub trait FileOps: Any + Send + Sync {
     }
 
     /// ioctl(2); ENOTTY for what the file does not know. The result is the call's.
-    fn ioctl(&self, _file: &OpenFile, _request: u32, _arg: u64, _memory: &dyn GuestMemory) -> Result<u64, Errno> {
+    fn ioctl(
+        &self,
+        _file: &OpenFile,
+        _request: u32,
+        _arg: u64,
+        _memory: &dyn GuestMemory,
+    ) -> Result<u64, Errno> {
         Err(Errno::ENOTTY)
     }
 
@@ -150,7 +162,13 @@ pub trait FileOps: Any + Send + Sync {
     }
 
     /// fallocate(2) of a file that is open for writing; the range was checked not to overflow.
-    fn fallocate(&self, _file: &OpenFile, _mode: FallocFlags, _at: u64, _len: u64) -> Result<(), Errno> {
+    fn fallocate(
+        &self,
+        _file: &OpenFile,
+        _mode: FallocFlags,
+        _at: u64,
+        _len: u64,
+    ) -> Result<(), Errno> {
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -233,12 +251,21 @@ const AT_OPEN: OpenFlags = OpenFlags::CREAT
 
 impl OpenFile {
     /// A description of a file with a place.
-    pub fn new(location: Location, inode: Arc<dyn Inode>, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<OpenFile> {
+    pub fn new(
+        location: Location,
+        inode: Arc<dyn Inode>,
+        ops: Arc<dyn FileOps>,
+        flags: OpenFlags,
+    ) -> Arc<OpenFile> {
         OpenFile::make(Some(location), inode, ops, flags)
     }
 
     /// A description of a file without a place: a pipe, a socket, an eventfd. See [`super::anon::AnonInode`].
-    pub fn anonymous(inode: Arc<dyn Inode>, ops: Arc<dyn FileOps>, flags: OpenFlags) -> Arc<OpenFile> {
+    pub fn anonymous(
+        inode: Arc<dyn Inode>,
+        ops: Arc<dyn FileOps>,
+        flags: OpenFlags,
+    ) -> Arc<OpenFile> {
         OpenFile::make(None, inode, ops, flags)
     }
 
@@ -297,7 +324,8 @@ impl OpenFile {
     pub fn writable(&self) -> bool {
         let flags = self.flags();
         !flags.contains(OpenFlags::PATH)
-            && (flags & OpenFlags::ACCMODE == OpenFlags::WRONLY || flags & OpenFlags::ACCMODE == OpenFlags::RDWR)
+            && (flags & OpenFlags::ACCMODE == OpenFlags::WRONLY
+                || flags & OpenFlags::ACCMODE == OpenFlags::RDWR)
     }
 
     /// Its inode.
@@ -338,7 +366,11 @@ impl OpenFile {
     }
 
     fn check_write(&self) -> Result<(), Errno> {
-        if self.writable() { Ok(()) } else { Err(Errno::EBADF) }
+        if self.writable() {
+            Ok(())
+        } else {
+            Err(Errno::EBADF)
+        }
     }
 
     /// read(2).
@@ -348,6 +380,7 @@ impl OpenFile {
             return self.ops.read(self, to, 0);
         }
         let mut position = self.position.lock();
+        check_range(*position, to.remaining())?;
         let got = self.ops.read(self, to, *position)?;
         *position = position.saturating_add(got as u64);
         Ok(got)
@@ -361,6 +394,7 @@ impl OpenFile {
         }
         let append = self.flags().contains(OpenFlags::APPEND);
         let mut position = self.position.lock();
+        check_range(*position, from.remaining())?;
         self.ops.write(self, from, &mut position, append)
     }
 
@@ -374,6 +408,7 @@ impl OpenFile {
             return Err(Errno::ESPIPE);
         }
         self.check_read()?;
+        check_range(at, to.remaining())?;
         self.ops.read(self, to, at)
     }
 
@@ -384,6 +419,7 @@ impl OpenFile {
         if !self.ops.seekable() {
             return Err(Errno::ESPIPE);
         }
+        check_range(at, from.remaining())?;
         let append = self.flags().contains(OpenFlags::APPEND);
         self.ops.write(self, from, &mut at, append)
     }
@@ -485,7 +521,10 @@ impl OpenFile {
     pub fn fallocate(&self, mode: u32, at: i64, len: i64) -> Result<(), Errno> {
         self.check_write()?;
         let at = u64::try_from(at).map_err(|_| Errno::EINVAL)?;
-        let len = u64::try_from(len).ok().filter(|len| *len > 0).ok_or(Errno::EINVAL)?;
+        let len = u64::try_from(len)
+            .ok()
+            .filter(|len| *len > 0)
+            .ok_or(Errno::EINVAL)?;
         let mode = FallocFlags::from_bits(mode).ok_or(Errno::EOPNOTSUPP)?;
         if mode.contains(FallocFlags::PUNCH_HOLE) && !mode.contains(FallocFlags::KEEP_SIZE) {
             return Err(Errno::EOPNOTSUPP);
@@ -549,6 +588,14 @@ impl OpenFile {
     }
 }
 
+/// EINVAL where a transfer would end past what an offset can hold.
+fn check_range(at: u64, len: usize) -> Result<(), Errno> {
+    match at.checked_add(len as u64) {
+        Some(end) if end <= i64::MAX as u64 => Ok(()),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
 impl Drop for OpenFile {
     fn drop(&mut self) {
         self.ops.release(self);
@@ -564,6 +611,12 @@ impl Drop for OpenFile {
 
 impl core::fmt::Debug for OpenFile {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "OpenFile({}, {:?}, {:?})", self.id, self.inode.key(), self.flags())
+        write!(
+            f,
+            "OpenFile({}, {:?}, {:?})",
+            self.id,
+            self.inode.key(),
+            self.flags()
+        )
     }
 }

@@ -298,6 +298,11 @@ pub trait Inode: Any + Send + Sync {
         Caching::Assume
     }
 
+    /// For a directory of [`Caching::Never`]: whether this entry is kept all the same, since it is always there.
+    fn keeps(&self, _name: &[u8]) -> bool {
+        false
+    }
+
     /// Whether `child` is still what `name` leads to in this directory; attributes are refreshed by the way.
     fn revalidate(&self, _name: &[u8], _child: &Arc<dyn Inode>) -> Result<bool, Errno> {
         Ok(true)
@@ -335,7 +340,12 @@ pub trait Inode: Any + Send + Sync {
 
     /// Renames an entry of this directory, replacing or (`EXCHANGE`) swapping with what is there. Types, emptiness by type, loops and
     /// permissions were checked; whether a replaced directory is empty was not. `from.child` is what moves, `to.child` what is there.
-    fn rename(&self, _from: RenameEnd<'_>, _to: RenameEnd<'_>, _flags: RenameFlags) -> Result<(), Errno> {
+    fn rename(
+        &self,
+        _from: RenameEnd<'_>,
+        _to: RenameEnd<'_>,
+        _flags: RenameFlags,
+    ) -> Result<(), Errno> {
         Err(Errno::EPERM)
     }
 
@@ -376,7 +386,11 @@ pub trait Inode: Any + Send + Sync {
 
     /// Opens it. Permission was checked; `TRUNC` is for the file system to do, before or as it opens. FIFOs and devices
     /// are opened by the VFS where this says ENXIO.
-    fn open(self: Arc<Self>, flags: OpenFlags, creds: &Credentials) -> Result<Arc<dyn FileOps>, Errno>;
+    fn open(
+        self: Arc<Self>,
+        flags: OpenFlags,
+        creds: &Credentials,
+    ) -> Result<Arc<dyn FileOps>, Errno>;
 }
 
 /// One end of a rename.

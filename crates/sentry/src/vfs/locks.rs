@@ -110,7 +110,9 @@ pub fn unlock_record(key: InodeKey, owner: LockOwner, start: u64, end: u64) {
     let Some(file) = table.files.get_mut(&key) else {
         return;
     };
-    let queue = file.cut(owner, start, end, None).then(|| Arc::clone(&file.queue));
+    let queue = file
+        .cut(owner, start, end, None)
+        .then(|| Arc::clone(&file.queue));
     table.tidy(key);
     drop(table);
     if let Some(queue) = queue {
@@ -152,7 +154,11 @@ pub fn flock(key: InodeKey, description: u64, exclusive: bool) -> Result<(), Ref
     if freed {
         queue.notify(EventMask::IN);
     }
-    if busy { Err(Refused::Busy(queue)) } else { Ok(()) }
+    if busy {
+        Err(Refused::Busy(queue))
+    } else {
+        Ok(())
+    }
 }
 
 /// flock(2) with `LOCK_UN`.
@@ -166,7 +172,9 @@ pub fn funlock(key: InodeKey, description: u64) {
 
 /// A descriptor of the file was closed: the process's POSIX locks on it go (fcntl(2)).
 pub(super) fn release_posix(key: InodeKey, table: u64) {
-    drop_locks(key, |file| file.cut(LockOwner::Process(table), 0, u64::MAX, None));
+    drop_locks(key, |file| {
+        file.cut(LockOwner::Process(table), 0, u64::MAX, None)
+    });
 }
 
 /// A description went: its OFD locks and its flock go.
@@ -174,17 +182,27 @@ pub(super) fn release_description(key: InodeKey, description: u64) {
     drop_locks(key, |file| {
         let before = file.flocks.len();
         file.flocks.retain(|(owner, _)| *owner != description);
-        file.cut(LockOwner::Description(description), 0, u64::MAX, None) || file.flocks.len() < before
+        file.cut(LockOwner::Description(description), 0, u64::MAX, None)
+            || file.flocks.len() < before
     });
 }
 
+/// A record lock, and its file.
+pub type HeldRecord = (InodeKey, RecordLock);
+/// A lock of flock(2): file, description, whether it is exclusive.
+pub type HeldFlock = (InodeKey, u64, bool);
+
 /// All locks, for `/proc/locks`: records, then (file, description, exclusive) of flock(2).
-pub fn all() -> (Vec<(InodeKey, RecordLock)>, Vec<(InodeKey, u64, bool)>) {
+pub fn all() -> (Vec<HeldRecord>, Vec<HeldFlock>) {
     let table = table().lock();
     let (mut records, mut flocks) = (Vec::new(), Vec::new());
     for (key, file) in &table.files {
         records.extend(file.records.iter().map(|lock| (*key, *lock)));
-        flocks.extend(file.flocks.iter().map(|(owner, exclusive)| (*key, *owner, *exclusive)));
+        flocks.extend(
+            file.flocks
+                .iter()
+                .map(|(owner, exclusive)| (*key, *owner, *exclusive)),
+        );
     }
     (records, flocks)
 }
@@ -255,10 +273,16 @@ impl FileLocksOf {
             }
             freed |= to.is_none_or(|write| held.write && !write);
             if held.start < start {
-                rest.push(RecordLock { end: start, ..*held });
+                rest.push(RecordLock {
+                    end: start,
+                    ..*held
+                });
             }
             if held.end > end {
-                rest.push(RecordLock { start: end, ..*held });
+                rest.push(RecordLock {
+                    start: end,
+                    ..*held
+                });
             }
             false
         });

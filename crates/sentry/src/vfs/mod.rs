@@ -18,6 +18,8 @@ mod mount;
 mod names;
 mod open;
 mod permission;
+#[cfg(test)]
+pub(crate) mod tests;
 mod walk;
 
 use std::collections::HashMap;
@@ -40,8 +42,8 @@ pub use dentry::{Dentry, Location};
 pub use fd_table::{FdTable, NR_OPEN, ReservedFd};
 pub use file::{AsyncOwner, CHANGEABLE, CloseHook, DirEntry, FileOps, MmapSource, OpenFile, Seek};
 pub use inode::{
-    Attrs, Caching, FileSystem, Inode, InodeKey, LinkTarget, NewKind, NewNode, Owner, RenameEnd, SetAttrs, SetTime,
-    SetXattr, new_dev, new_id,
+    Attrs, Caching, FileSystem, Inode, InodeKey, LinkTarget, NewKind, NewNode, Owner, RenameEnd,
+    SetAttrs, SetTime, SetXattr, new_dev, new_id,
 };
 pub use mount::{Mount, MountTable};
 pub use open::CharDevice;
@@ -79,7 +81,7 @@ impl Vfs {
             renames: Mutex::new(()),
             fifos: Mutex::default(),
             devices: Mutex::default(),
-            placeless: Mount::of(pseudo::PseudoFs::empty("anon_inodefs"), MountFlags::empty(), "none"),
+            placeless: Mount::hidden(pseudo::PseudoFs::empty("anon_inodefs")),
         })
     }
 
@@ -146,7 +148,12 @@ impl Vfs {
     }
 
     /// fchdir(2).
-    pub fn fchdir(&self, fs: &FsContext, creds: &Credentials, file: &OpenFile) -> Result<(), Errno> {
+    pub fn fchdir(
+        &self,
+        fs: &FsContext,
+        creds: &Credentials,
+        file: &OpenFile,
+    ) -> Result<(), Errno> {
         let place = file.location().ok_or(Errno::ENOTDIR)?;
         if place.inode().file_type() != FileType::Directory {
             return Err(Errno::ENOTDIR);

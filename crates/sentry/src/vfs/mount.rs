@@ -21,20 +21,48 @@ pub struct Mount {
     root: Arc<Dentry>,
     flags: AtomicU64,
     source: String,
+    hidden: bool,
     at: Mutex<Option<Location>, Leaf>,
 }
 
 impl Mount {
     /// A mount that is not attached yet. `source` is what `/proc/mounts` names first.
-    pub fn new(fs: Arc<dyn FileSystem>, root: Arc<Dentry>, flags: MountFlags, source: &str) -> Arc<Mount> {
+    pub fn new(
+        fs: Arc<dyn FileSystem>,
+        root: Arc<Dentry>,
+        flags: MountFlags,
+        source: &str,
+    ) -> Arc<Mount> {
+        Mount::make(fs, root, flags, source, false)
+    }
+
+    /// A mount that is never attached, for files without a place that can be walked to (memfd_create(2)).
+    pub fn hidden(fs: Arc<dyn FileSystem>) -> Arc<Mount> {
+        let root = Dentry::root(fs.root());
+        Mount::make(fs, root, MountFlags::empty(), "none", true)
+    }
+
+    fn make(
+        fs: Arc<dyn FileSystem>,
+        root: Arc<Dentry>,
+        flags: MountFlags,
+        source: &str,
+        hidden: bool,
+    ) -> Arc<Mount> {
         Arc::new(Mount {
             id: new_id(),
             fs,
             root,
             flags: AtomicU64::new(flags.bits()),
             source: source.to_owned(),
+            hidden,
             at: Mutex::new(None),
         })
+    }
+
+    /// Whether it is never attached.
+    pub fn is_hidden(&self) -> bool {
+        self.hidden
     }
 
     /// A mount of a whole file system.
@@ -142,7 +170,11 @@ impl MountTable {
         if dentry.mounted.load(Ordering::Acquire) == 0 {
             return None;
         }
-        self.inner.read().by_place.get(&(mount.id, dentry.id())).cloned()
+        self.inner
+            .read()
+            .by_place
+            .get(&(mount.id, dentry.id()))
+            .cloned()
     }
 
     /// The place, or the root of the topmost mount on it.
@@ -168,7 +200,9 @@ impl MountTable {
             return Err(Errno::ENOENT);
         }
         at.dentry.mounted.fetch_add(1, Ordering::AcqRel);
-        inner.by_place.insert((at.mount.id, at.dentry.id()), Arc::clone(mount));
+        inner
+            .by_place
+            .insert((at.mount.id, at.dentry.id()), Arc::clone(mount));
         inner.all.push(Arc::clone(mount));
         *mount.at.lock() = Some(at);
         Ok(())
@@ -177,14 +211,21 @@ impl MountTable {
     /// Takes a mount off, with all that is mounted below it where `lazy`, else EBUSY for those. EINVAL for the root.
     pub fn detach(&self, mount: &Arc<Mount>, lazy: bool) -> Result<(), Errno> {
         let mut inner = self.inner.write();
-        if Arc::ptr_eq(mount, &self.root.mount) || !inner.all.iter().any(|known| Arc::ptr_eq(known, mount)) {
+        if Arc::ptr_eq(mount, &self.root.mount)
+            || !inner.all.iter().any(|known| Arc::ptr_eq(known, mount))
+        {
             return Err(Errno::EINVAL);
         }
         let mut gone: Vec<Arc<Mount>> = vec![Arc::clone(mount)];
         let mut next = 0;
         while next < gone.len() {
             for known in &inner.all {
-                if known.at.lock().as_ref().is_some_and(|at| Arc::ptr_eq(&at.mount, &gone[next])) {
+                if known
+                    .at
+                    .lock()
+                    .as_ref()
+                    .is_some_and(|at| Arc::ptr_eq(&at.mount, &gone[next]))
+                {
                     gone.push(Arc::clone(known));
                 }
             }
@@ -202,7 +243,9 @@ impl MountTable {
             inner.by_place.remove(&(at.mount.id, at.dentry.id()));
             places.push(at);
         }
-        inner.all.retain(|known| !gone.iter().any(|mount| Arc::ptr_eq(known, mount)));
+        inner
+            .all
+            .retain(|known| !gone.iter().any(|mount| Arc::ptr_eq(known, mount)));
         drop(inner);
         drop((gone, places));
         Ok(())

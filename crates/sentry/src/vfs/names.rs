@@ -15,11 +15,17 @@ use super::{PathCx, Vfs};
 
 impl Vfs {
     fn parent<'p>(&self, cx: &PathCx<'_>, path: &'p [u8]) -> Result<Last<'p>, Errno> {
-        Walker::new(self, cx, path, ResolveFlags::empty())?.to_parent(Cow::Borrowed(path))
+        Walker::new(self, cx, path, ResolveFlags::empty())?.parent(Cow::Borrowed(path))
     }
 
     /// Makes an entry; EEXIST where there is one, which goes before permission as on Linux.
-    fn make(&self, cx: &PathCx<'_>, path: &[u8], kind: NewKind<'_>, perm: u32) -> Result<Arc<Dentry>, Errno> {
+    fn make(
+        &self,
+        cx: &PathCx<'_>,
+        path: &[u8],
+        kind: NewKind<'_>,
+        perm: u32,
+    ) -> Result<Arc<Dentry>, Errno> {
         let last = self.parent(cx, path)?;
         let name = last.name.name(Errno::EEXIST)?;
         let _held = last.dir.dentry.lock();
@@ -49,14 +55,22 @@ impl Vfs {
             abi::fs::S_IFDIR => return Err(Errno::EPERM),
             _ => return Err(Errno::EINVAL),
         };
-        if matches!(kind, NewKind::CharDevice(_) | NewKind::BlockDevice(_)) && !super::open::may_make_devices(cx.creds) {
+        if matches!(kind, NewKind::CharDevice(_) | NewKind::BlockDevice(_))
+            && !super::open::may_make_devices(cx.creds)
+        {
             return Err(Errno::EPERM);
         }
-        self.make(cx, path, kind, mode & 0o7777 & !cx.fs.umask()).map(drop)
+        self.make(cx, path, kind, mode & 0o7777 & !cx.fs.umask())
+            .map(drop)
     }
 
     /// Makes a socket's name (bind(2) of a UNIX socket). EADDRINUSE where the name is taken.
-    pub fn bind_socket(&self, cx: &PathCx<'_>, path: &[u8], mode: u32) -> Result<Arc<dyn Inode>, Errno> {
+    pub fn bind_socket(
+        &self,
+        cx: &PathCx<'_>,
+        path: &[u8],
+        mode: u32,
+    ) -> Result<Arc<dyn Inode>, Errno> {
         match self.make(cx, path, NewKind::Socket, mode & 0o7777 & !cx.fs.umask()) {
             Ok(dentry) => Ok(Arc::clone(dentry.inode())),
             Err(Errno::EEXIST) => Err(Errno::EADDRINUSE),
@@ -72,11 +86,19 @@ impl Vfs {
         if target.len() >= PATH_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        self.make(cx, path, NewKind::Symlink(target), 0o777).map(drop)
+        self.make(cx, path, NewKind::Symlink(target), 0o777)
+            .map(drop)
     }
 
     /// link(2), linkat(2): `from` as `cx` sees it, `to` relative to `to_cx`.
-    pub fn link(&self, cx: &PathCx<'_>, from: &[u8], to_cx: &PathCx<'_>, to: &[u8], flags: AtFlags) -> Result<(), Errno> {
+    pub fn link(
+        &self,
+        cx: &PathCx<'_>,
+        from: &[u8],
+        to_cx: &PathCx<'_>,
+        to: &[u8],
+        flags: AtFlags,
+    ) -> Result<(), Errno> {
         let source = if from.is_empty() && flags.contains(AtFlags::EMPTY_PATH) {
             let file = cx.dirfd.as_ref().ok_or(Errno::ENOENT)?;
             if !cx.creds.has(Cap::DAC_READ_SEARCH) && !file.is_path() {
@@ -110,7 +132,8 @@ impl Vfs {
             return Err(Errno::ENOENT);
         }
         dir.inode().link(name, inode)?;
-        self.cache.insert(&dir.dentry, name, Arc::clone(inode));
+        // Looked up anew when it is next asked for: an inode may know itself by one name only.
+        self.cache.forget(&dir.dentry, name);
         Ok(())
     }
 
@@ -123,7 +146,11 @@ impl Vfs {
         let child = self.child_locked(&dir.dentry, name)?.ok_or(Errno::ENOENT)?;
         let directory = child.inode().file_type() == FileType::Directory;
         if last.slash {
-            return Err(if directory { Errno::EISDIR } else { Errno::ENOTDIR });
+            return Err(if directory {
+                Errno::EISDIR
+            } else {
+                Errno::ENOTDIR
+            });
         }
         dir.mount.check_writable()?;
         permission::check_delete(dir.inode().owner()?, child.inode().owner()?, cx.creds)?;
@@ -166,8 +193,16 @@ impl Vfs {
     }
 
     /// rename(2), renameat2(2): `from` as `cx` sees it, `to` as `to_cx` does.
-    pub fn rename(&self, cx: &PathCx<'_>, from: &[u8], to_cx: &PathCx<'_>, to: &[u8], flags: RenameFlags) -> Result<(), Errno> {
-        if flags.contains(RenameFlags::EXCHANGE) && flags.intersects(RenameFlags::NOREPLACE | RenameFlags::WHITEOUT)
+    pub fn rename(
+        &self,
+        cx: &PathCx<'_>,
+        from: &[u8],
+        to_cx: &PathCx<'_>,
+        to: &[u8],
+        flags: RenameFlags,
+    ) -> Result<(), Errno> {
+        if flags.contains(RenameFlags::EXCHANGE)
+            && flags.intersects(RenameFlags::NOREPLACE | RenameFlags::WHITEOUT)
             || flags.contains(RenameFlags::WHITEOUT)
         {
             return Err(Errno::EINVAL);
@@ -208,7 +243,11 @@ impl Vfs {
         if let Some(target) = &target
             && old_dir.is_within(target)
         {
-            return Err(if exchange { Errno::EINVAL } else { Errno::ENOTEMPTY });
+            return Err(if exchange {
+                Errno::EINVAL
+            } else {
+                Errno::ENOTEMPTY
+            });
         }
         old.dir.mount.check_writable()?;
         // Two names of one file: nothing to do (rename(2)).
@@ -254,13 +293,21 @@ impl Vfs {
         exchange: bool,
     ) -> Result<(), Errno> {
         let is_dir = |dentry: &Arc<Dentry>| dentry.inode().file_type() == FileType::Directory;
-        let (from, to, moved) = (old_dir.inode().owner()?, new_dir.inode().owner()?, child.inode().owner()?);
+        let (from, to, moved) = (
+            old_dir.inode().owner()?,
+            new_dir.inode().owner()?,
+            child.inode().owner()?,
+        );
         permission::check_delete(from, moved, cx.creds)?;
         match target {
             Some(target) => {
                 permission::check_delete(to, target.inode().owner()?, cx.creds)?;
                 if !exchange && is_dir(child) != is_dir(target) {
-                    return Err(if is_dir(child) { Errno::ENOTDIR } else { Errno::EISDIR });
+                    return Err(if is_dir(child) {
+                        Errno::ENOTDIR
+                    } else {
+                        Errno::EISDIR
+                    });
                 }
             }
             None => permission::check(to, cx.creds, WRITE | EXEC)?,
@@ -280,7 +327,8 @@ impl Vfs {
                 permission::check(target.inode().owner()?, cx.creds, WRITE)?;
             }
         }
-        let busy = |dentry: &Arc<Dentry>| dentry.mounted.load(core::sync::atomic::Ordering::Acquire) > 0;
+        let busy =
+            |dentry: &Arc<Dentry>| dentry.mounted.load(core::sync::atomic::Ordering::Acquire) > 0;
         if busy(child) || target.is_some_and(busy) {
             return Err(Errno::EBUSY);
         }
@@ -291,12 +339,17 @@ impl Vfs {
     pub fn readlink(&self, cx: &PathCx<'_>, path: &[u8]) -> Result<Vec<u8>, Errno> {
         let inode = match (&cx.dirfd, path.is_empty()) {
             (Some(file), true) => {
-                if !file.flags().contains(OpenFlags::PATH) || file.inode().file_type() != FileType::Symlink {
+                if !file.flags().contains(OpenFlags::PATH)
+                    || file.inode().file_type() != FileType::Symlink
+                {
                     return Err(Errno::ENOENT);
                 }
                 Arc::clone(file.inode())
             }
-            _ => Arc::clone(self.resolve(cx, path, false, ResolveFlags::empty())?.inode()),
+            _ => Arc::clone(
+                self.resolve(cx, path, false, ResolveFlags::empty())?
+                    .inode(),
+            ),
         };
         if inode.file_type() != FileType::Symlink {
             return Err(Errno::EINVAL);

@@ -34,9 +34,11 @@ impl Vfs {
         if flags.contains(OpenFlags::PATH) {
             return self.open_path(cx, path, flags, resolve);
         }
-        let writes = flags & OpenFlags::ACCMODE == OpenFlags::WRONLY || flags & OpenFlags::ACCMODE == OpenFlags::RDWR;
+        let writes = flags & OpenFlags::ACCMODE == OpenFlags::WRONLY
+            || flags & OpenFlags::ACCMODE == OpenFlags::RDWR;
         if flags.contains(OpenFlags::TMPFILE_ONLY) {
-            if !flags.contains(OpenFlags::DIRECTORY) || flags.contains(OpenFlags::CREAT) || !writes {
+            if !flags.contains(OpenFlags::DIRECTORY) || flags.contains(OpenFlags::CREAT) || !writes
+            {
                 return Err(Errno::EINVAL);
             }
             return self.open_unnamed(cx, path, flags, mode, resolve);
@@ -53,13 +55,23 @@ impl Vfs {
     }
 
     /// Opens a place that was found before, checking permission.
-    pub fn open_location(&self, creds: &Credentials, place: Location, flags: OpenFlags) -> Result<Arc<OpenFile>, Errno> {
+    pub fn open_location(
+        &self,
+        creds: &Credentials,
+        place: Location,
+        flags: OpenFlags,
+    ) -> Result<Arc<OpenFile>, Errno> {
         self.open_place(creds, place, flags, false)
     }
 
     /// Opens a file that is to be run (execve(2)): EACCES unless it is a regular file with permission to run it, on a mount that allows it.
     /// With `at` an empty path means `dirfd` itself.
-    pub fn open_exec(&self, cx: &PathCx<'_>, path: &[u8], at: abi::fs::AtFlags) -> Result<Arc<OpenFile>, Errno> {
+    pub fn open_exec(
+        &self,
+        cx: &PathCx<'_>,
+        path: &[u8],
+        at: abi::fs::AtFlags,
+    ) -> Result<Arc<OpenFile>, Errno> {
         let place = if path.is_empty() && at.contains(abi::fs::AtFlags::EMPTY_PATH) {
             let file = cx.dirfd.as_ref().ok_or(Errno::EACCES)?;
             file.location().cloned().ok_or(Errno::EACCES)?
@@ -82,9 +94,16 @@ impl Vfs {
         Ok(OpenFile::new(place, inode, ops, OpenFlags::empty()))
     }
 
-    fn open_path(&self, cx: &PathCx<'_>, path: &[u8], flags: OpenFlags, resolve: ResolveFlags) -> Result<Arc<OpenFile>, Errno> {
+    fn open_path(
+        &self,
+        cx: &PathCx<'_>,
+        path: &[u8],
+        flags: OpenFlags,
+        resolve: ResolveFlags,
+    ) -> Result<Arc<OpenFile>, Errno> {
         let place = self.resolve(cx, path, !flags.contains(OpenFlags::NOFOLLOW), resolve)?;
-        if flags.contains(OpenFlags::DIRECTORY) && place.inode().file_type() != FileType::Directory {
+        if flags.contains(OpenFlags::DIRECTORY) && place.inode().file_type() != FileType::Directory
+        {
             return Err(Errno::ENOTDIR);
         }
         let inode = Arc::clone(place.inode());
@@ -136,7 +155,7 @@ impl Vfs {
         let mut walker = Walker::new(self, cx, path, resolve)?;
         let mut path = Cow::Borrowed(path);
         loop {
-            let last = walker.to_parent(path)?;
+            let last = walker.parent(path)?;
             let name = match &last.name {
                 LastName::Name(name) if !last.slash => name,
                 _ => return Err(Errno::EISDIR),
@@ -176,13 +195,22 @@ impl Vfs {
     }
 
     /// Makes a file, unless somebody was faster; says whether it did.
-    fn create_file(&self, cx: &PathCx<'_>, dir: &Location, name: &[u8], mode: u32) -> Result<(Arc<Dentry>, bool), Errno> {
+    fn create_file(
+        &self,
+        cx: &PathCx<'_>,
+        dir: &Location,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<(Arc<Dentry>, bool), Errno> {
         let _held = dir.dentry.lock();
         if let Some(child) = self.child_locked(&dir.dentry, name)? {
             return Ok((child, false));
         }
         let perm = mode & 0o7777 & !cx.fs.umask();
-        Ok((self.create_locked(cx, dir, name, NewKind::File, perm)?, true))
+        Ok((
+            self.create_locked(cx, dir, name, NewKind::File, perm)?,
+            true,
+        ))
     }
 
     /// Makes an entry. The directory's lock is held, and nothing of this name is there.
@@ -211,16 +239,29 @@ impl Vfs {
                 gid,
             },
         )?;
-        Ok(self.cache.insert(&dir.dentry, name, inode))
+        Ok(if dir.dentry.keeps(name) {
+            self.cache.insert(&dir.dentry, name, inode)
+        } else {
+            Dentry::detached(&dir.dentry, name, inode)
+        })
     }
 
-    fn open_place(&self, creds: &Credentials, place: Location, flags: OpenFlags, made: bool) -> Result<Arc<OpenFile>, Errno> {
+    fn open_place(
+        &self,
+        creds: &Credentials,
+        place: Location,
+        flags: OpenFlags,
+        made: bool,
+    ) -> Result<Arc<OpenFile>, Errno> {
         let inode = place.inode();
         let kind = inode.file_type();
         if kind == FileType::Symlink {
             return Err(Errno::ELOOP);
         }
-        if flags.contains(OpenFlags::DIRECTORY) && kind != FileType::Directory && !flags.contains(OpenFlags::TMPFILE_ONLY) {
+        if flags.contains(OpenFlags::DIRECTORY)
+            && kind != FileType::Directory
+            && !flags.contains(OpenFlags::TMPFILE_ONLY)
+        {
             return Err(Errno::ENOTDIR);
         }
         let access = flags & OpenFlags::ACCMODE;
@@ -251,13 +292,20 @@ impl Vfs {
                 }
                 Arc::clone(inode).open(how, creds)?
             }
-            FileType::CharDevice | FileType::BlockDevice if mount_flags.contains(MountFlags::NODEV) => {
+            FileType::CharDevice | FileType::BlockDevice
+                if mount_flags.contains(MountFlags::NODEV) =>
+            {
                 return Err(Errno::EACCES);
             }
             _ => self.open_special(inode, kind, flags, creds)?,
         };
         let inode = Arc::clone(inode);
-        Ok(OpenFile::new(place, inode, ops, flags.difference(OpenFlags::TMPFILE_ONLY)))
+        Ok(OpenFile::new(
+            place,
+            inode,
+            ops,
+            flags.difference(OpenFlags::TMPFILE_ONLY),
+        ))
     }
 
     /// Opens what the file system itself may not know how to: FIFOs, devices. Sockets can't be opened (ENXIO).
@@ -302,7 +350,12 @@ impl Vfs {
 /// What opens a character device, by device number.
 pub trait CharDevice: Send + Sync {
     /// Opens it.
-    fn open(&self, inode: &Arc<dyn Inode>, flags: OpenFlags, creds: &Credentials) -> Result<Arc<dyn FileOps>, Errno>;
+    fn open(
+        &self,
+        inode: &Arc<dyn Inode>,
+        flags: OpenFlags,
+        creds: &Credentials,
+    ) -> Result<Arc<dyn FileOps>, Errno>;
 }
 
 /// Whether these credentials may make device nodes.

@@ -54,7 +54,11 @@ pub(super) fn owns(owner: Owner, creds: &Credentials) -> bool {
 /// Whether an entry may be taken out of the directory: EACCES, or EPERM where it is sticky and neither it nor the entry is the caller's.
 pub(super) fn check_delete(dir: Owner, child: Owner, creds: &Credentials) -> Result<(), Errno> {
     check(dir, creds, WRITE | EXEC)?;
-    if dir.mode & S_ISVTX != 0 && creds.uid.fs != child.uid && creds.uid.fs != dir.uid && !creds.has(Cap::FOWNER) {
+    if dir.mode & S_ISVTX != 0
+        && creds.uid.fs != child.uid
+        && creds.uid.fs != dir.uid
+        && !creds.has(Cap::FOWNER)
+    {
         return Err(Errno::EPERM);
     }
     Ok(())
@@ -96,16 +100,28 @@ mod tests {
     #[test]
     fn classes_do_not_add_up() {
         let user = Credentials::user(1000, 100);
-        assert_eq!(check(owner(0o100077, 1000, 5), &user, READ), Err(Errno::EACCES));
-        assert_eq!(check(owner(0o100707, 0, 100), &user, READ), Err(Errno::EACCES));
+        assert_eq!(
+            check(owner(0o100077, 1000, 5), &user, READ),
+            Err(Errno::EACCES)
+        );
+        assert_eq!(
+            check(owner(0o100707, 0, 100), &user, READ),
+            Err(Errno::EACCES)
+        );
         assert_eq!(check(owner(0o100704, 0, 5), &user, READ), Ok(()));
-        assert_eq!(check(owner(0o100704, 0, 5), &user, READ | WRITE), Err(Errno::EACCES));
+        assert_eq!(
+            check(owner(0o100704, 0, 5), &user, READ | WRITE),
+            Err(Errno::EACCES)
+        );
     }
 
     #[test]
     fn root_runs_only_what_someone_may() {
         let root = Credentials::root(CapSet::FULL);
-        assert_eq!(check(owner(0o100600, 7, 7), &root, EXEC), Err(Errno::EACCES));
+        assert_eq!(
+            check(owner(0o100600, 7, 7), &root, EXEC),
+            Err(Errno::EACCES)
+        );
         assert_eq!(check(owner(0o100601, 7, 7), &root, EXEC), Ok(()));
         assert_eq!(check(owner(0o040000, 7, 7), &root, EXEC | WRITE), Ok(()));
     }
@@ -114,7 +130,10 @@ mod tests {
     fn sticky_directories_protect() {
         let user = Credentials::user(1000, 100);
         let dir = owner(0o041777, 0, 0);
-        assert_eq!(check_delete(dir, owner(0o100666, 7, 7), &user), Err(Errno::EPERM));
+        assert_eq!(
+            check_delete(dir, owner(0o100666, 7, 7), &user),
+            Err(Errno::EPERM)
+        );
         assert_eq!(check_delete(dir, owner(0o100666, 1000, 7), &user), Ok(()));
     }
 }

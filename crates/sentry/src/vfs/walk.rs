@@ -56,7 +56,12 @@ pub(super) struct Walker<'a> {
 
 impl<'a> Walker<'a> {
     /// A walk of this path from where it begins. ENOENT for an empty path, ENAMETOOLONG for one that is too long.
-    pub(super) fn new(vfs: &'a Vfs, cx: &'a PathCx<'a>, path: &[u8], resolve: ResolveFlags) -> Result<Walker<'a>, Errno> {
+    pub(super) fn new(
+        vfs: &'a Vfs,
+        cx: &'a PathCx<'a>,
+        path: &[u8],
+        resolve: ResolveFlags,
+    ) -> Result<Walker<'a>, Errno> {
         if path.is_empty() {
             return Err(Errno::ENOENT);
         }
@@ -103,7 +108,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Walks to the end.
-    pub(super) fn to_end(mut self, path: &[u8], follow: bool) -> Result<Location, Errno> {
+    pub(super) fn finish(mut self, path: &[u8], follow: bool) -> Result<Location, Errno> {
         match self.walk(Cow::Borrowed(path), Some(follow))? {
             None => Ok(self.at),
             Some(_) => Err(Errno::ENOENT),
@@ -111,7 +116,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Walks to the last name, and leaves that alone.
-    pub(super) fn to_parent<'p>(&mut self, path: Cow<'p, [u8]>) -> Result<Last<'p>, Errno> {
+    pub(super) fn parent<'p>(&mut self, path: Cow<'p, [u8]>) -> Result<Last<'p>, Errno> {
         match self.walk(path, None)? {
             Some((name, slash)) => Ok(Last {
                 dir: self.at.clone(),
@@ -188,7 +193,9 @@ impl<'a> Walker<'a> {
                         return Err(Errno::EXDEV);
                     }
                     let root = self.root.get_or_insert_with(|| self.cx.fs.root());
-                    if self.resolve.contains(ResolveFlags::NO_XDEV) && !Arc::ptr_eq(&root.mount, &self.at.mount) {
+                    if self.resolve.contains(ResolveFlags::NO_XDEV)
+                        && !Arc::ptr_eq(&root.mount, &self.at.mount)
+                    {
                         return Err(Errno::EXDEV);
                     }
                     self.at = root.clone();
@@ -212,7 +219,8 @@ impl<'a> Walker<'a> {
             return Err(Errno::ELOOP);
         }
         if self.base.is_some()
-            || self.resolve.contains(ResolveFlags::NO_XDEV) && !Arc::ptr_eq(&place.mount, &self.at.mount)
+            || self.resolve.contains(ResolveFlags::NO_XDEV)
+                && !Arc::ptr_eq(&place.mount, &self.at.mount)
         {
             return Err(Errno::EXDEV);
         }
@@ -233,22 +241,28 @@ impl<'a> Walker<'a> {
     }
 
     /// Walks: to the end where `follow` is given (which says whether a last link is followed), else to the last name, which is the result.
-    fn walk<'p>(&mut self, path: Cow<'p, [u8]>, follow: Option<bool>) -> Result<Option<(LastName<'p>, bool)>, Errno> {
+    fn walk<'p>(
+        &mut self,
+        path: Cow<'p, [u8]>,
+        follow: Option<bool>,
+    ) -> Result<Option<(LastName<'p>, bool)>, Errno> {
         let mut path = path;
         let mut from = 0;
         loop {
-            from += path[from..].iter().take_while(|byte| **byte == b'/').count();
+            from += path[from..]
+                .iter()
+                .take_while(|byte| **byte == b'/')
+                .count();
             if from == path.len() {
                 return Ok(None);
             }
-            let end = path[from..].iter().position(|byte| *byte == b'/').map_or(path.len(), |at| from + at);
+            let end = memchr::memchr(b'/', &path[from..]).map_or(path.len(), |at| from + at);
             let after = end + path[end..].iter().take_while(|byte| **byte == b'/').count();
             let (last, slash) = (after == path.len(), end < path.len());
-            let dir = self.at.dentry.inode();
-            if dir.file_type() != FileType::Directory {
+            if self.at.dentry.kind() != FileType::Directory {
                 return Err(Errno::ENOTDIR);
             }
-            permission::search(&**dir, self.cx.creds)?;
+            permission::search(&**self.at.dentry.inode(), self.cx.creds)?;
             let name = &path[from..end];
             let dots = match name {
                 b"." => Some(LastName::Dot),
@@ -272,8 +286,11 @@ impl<'a> Walker<'a> {
                 Some(LastName::DotDot) => self.dotdot()?,
                 Some(_) => {}
                 None => {
-                    let child = self.vfs.child(&self.at.dentry, name)?.ok_or(Errno::ENOENT)?;
-                    let link = child.inode().file_type() == FileType::Symlink;
+                    let child = self
+                        .vfs
+                        .child(&self.at.dentry, name)?
+                        .ok_or(Errno::ENOENT)?;
+                    let link = child.kind() == FileType::Symlink;
                     if link && (!last || slash || follow == Some(true)) {
                         match self.follow(&child)? {
                             Some(mut target) => {
@@ -286,14 +303,14 @@ impl<'a> Walker<'a> {
                                 continue;
                             }
                             None => {
-                                if slash && self.at.inode().file_type() != FileType::Directory {
+                                if slash && self.at.dentry.kind() != FileType::Directory {
                                     return Err(Errno::ENOTDIR);
                                 }
                             }
                         }
                     } else {
                         self.enter(child)?;
-                        if slash && self.at.inode().file_type() != FileType::Directory {
+                        if slash && self.at.dentry.kind() != FileType::Directory {
                             return Err(Errno::ENOTDIR);
                         }
                     }
@@ -306,13 +323,19 @@ impl<'a> Walker<'a> {
 
 impl Vfs {
     /// The entry of this name, from the cache or the file system; `None` where there is none.
-    pub(super) fn child(&self, dir: &Arc<Dentry>, name: &[u8]) -> Result<Option<Arc<Dentry>>, Errno> {
+    pub(super) fn child(
+        &self,
+        dir: &Arc<Dentry>,
+        name: &[u8],
+    ) -> Result<Option<Arc<Dentry>>, Errno> {
         if name.len() > NAME_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
         match self.cache.get(dir, name) {
             Cached::Present(child) => {
-                if dir.caching() == Caching::Assume || dir.inode().revalidate(name, child.inode())? {
+                if dir.caching() != Caching::Revalidate
+                    || dir.inode().revalidate(name, child.inode())?
+                {
                     return Ok(Some(child));
                 }
             }
@@ -324,13 +347,19 @@ impl Vfs {
     }
 
     /// The same, with the directory's lock held.
-    pub(super) fn child_locked(&self, dir: &Arc<Dentry>, name: &[u8]) -> Result<Option<Arc<Dentry>>, Errno> {
+    pub(super) fn child_locked(
+        &self,
+        dir: &Arc<Dentry>,
+        name: &[u8],
+    ) -> Result<Option<Arc<Dentry>>, Errno> {
         if name.len() > NAME_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
         match self.cache.get(dir, name) {
             Cached::Present(child) => {
-                if dir.caching() == Caching::Assume || dir.inode().revalidate(name, child.inode())? {
+                if dir.caching() != Caching::Revalidate
+                    || dir.inode().revalidate(name, child.inode())?
+                {
                     return Ok(Some(child));
                 }
                 child.kill();
@@ -340,7 +369,7 @@ impl Vfs {
             Cached::Unknown => {}
         }
         match dir.inode().lookup(name) {
-            Ok(inode) if dir.caching() == Caching::Never => Ok(Some(Dentry::detached(dir, name, inode))),
+            Ok(inode) if !dir.keeps(name) => Ok(Some(Dentry::detached(dir, name, inode))),
             Ok(inode) => Ok(Some(self.cache.insert(dir, name, inode))),
             Err(Errno::ENOENT) => {
                 self.cache.insert_missing(dir, name);
@@ -351,8 +380,14 @@ impl Vfs {
     }
 
     /// Where a path leads. With `follow`, a link at its end is followed.
-    pub fn resolve(&self, cx: &PathCx<'_>, path: &[u8], follow: bool, resolve: ResolveFlags) -> Result<Location, Errno> {
-        Walker::new(self, cx, path, resolve)?.to_end(path, follow)
+    pub fn resolve(
+        &self,
+        cx: &PathCx<'_>,
+        path: &[u8],
+        follow: bool,
+        resolve: ResolveFlags,
+    ) -> Result<Location, Errno> {
+        Walker::new(self, cx, path, resolve)?.finish(path, follow)
     }
 
     /// The path of a place as seen from `root` (getcwd(2), `/proc/PID/fd`): ` (deleted)` where its name is gone, `(unreachable)` before it
@@ -372,6 +407,9 @@ impl Vfs {
                 if let Some(under) = at.mount.at() {
                     at = under;
                     continue;
+                }
+                if at.mount.is_hidden() {
+                    break;
                 }
                 // The top: either above a root that chroot(2) moved away from, or a detached mount.
                 let top = self.mounts.top(self.mounts.root().clone());

@@ -42,7 +42,8 @@ fn level_and_edge() {
     let set = of(&instance).expect("an instance");
     let (reader, writer) = ends();
     set.add(3, &reader, event(IN, 30)).expect("adds");
-    set.add(4, &reader, event(IN | EPOLLET, 40)).expect("the same file under another number");
+    set.add(4, &reader, event(IN | EPOLLET, 40))
+        .expect("the same file under another number");
     assert_eq!(set.add(3, &reader, event(IN, 30)), Err(Errno::EEXIST));
     assert!(set.take(10).is_empty());
     assert!(instance.poll().is_empty());
@@ -64,12 +65,14 @@ fn oneshot_and_modify() {
     let instance = epoll();
     let set = of(&instance).expect("an instance");
     let (reader, writer) = ends();
-    set.add(3, &reader, event(IN | EPOLLONESHOT, 1)).expect("adds");
+    set.add(3, &reader, event(IN | EPOLLONESHOT, 1))
+        .expect("adds");
     write(&writer);
     assert_eq!(set.take(10).len(), 1);
     write(&writer);
     assert!(set.take(10).is_empty());
-    set.modify(3, &reader, event(IN | EPOLLONESHOT, 2)).expect("is there");
+    set.modify(3, &reader, event(IN | EPOLLONESHOT, 2))
+        .expect("is there");
     assert_eq!(set.take(10), [event(IN, 2)]);
     set.add(5, &writer, event(OUT, 5)).expect("adds");
     assert_eq!(set.take(10), [event(OUT, 5)]);
@@ -93,7 +96,10 @@ fn closing_removes() {
 #[test]
 fn nesting_has_limits() {
     let chain: Vec<_> = (0..7).map(|_| epoll()).collect();
-    let sets: Vec<_> = chain.iter().map(|file| of(file).expect("an instance")).collect();
+    let sets: Vec<_> = chain
+        .iter()
+        .map(|file| of(file).expect("an instance"))
+        .collect();
     assert_eq!(sets[0].add(0, &chain[0], event(IN, 0)), Err(Errno::EINVAL));
     let mut depth = 0;
     for at in (1..7).rev() {
@@ -110,7 +116,8 @@ fn nesting_has_limits() {
     let file = eventfd(0, false, OpenFlags::empty());
     sets[6].add(1, &file, event(IN, 9)).expect("adds");
     assert!(chain[5].poll().is_empty());
-    file.write(&mut Source::slice(&1u64.to_ne_bytes())).expect("room");
+    file.write(&mut Source::slice(&1u64.to_ne_bytes()))
+        .expect("room");
     assert!(chain[5].poll().contains(EventMask::IN));
     assert_eq!(sets[5].take(10).len(), 1);
     assert_eq!(

@@ -44,7 +44,12 @@ impl FileOps for DirOps {
         true
     }
 
-    fn readdir(&self, _file: &OpenFile, at: &mut u64, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<(), Errno> {
+    fn readdir(
+        &self,
+        _file: &OpenFile,
+        at: &mut u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<(), Errno> {
         let mut stream = self.stream.lock();
         let stream = &mut *stream;
         let fd = match stream.fd.take() {

@@ -39,12 +39,21 @@ impl FileOps for FileOpsOf {
             return Ok(0);
         }
         let fd = self.file.as_fd();
-        to.fill(most, &mut |buffer, done| host::fs::pread(fd, buffer, at.saturating_add(done as u64)))
+        to.fill(most, &mut |buffer, done| {
+            host::fs::pread(fd, buffer, at.saturating_add(done as u64))
+        })
     }
 
-    fn write(&self, _file: &OpenFile, from: &mut Source<'_>, at: &mut u64, append: bool) -> Result<usize, Errno> {
+    fn write(
+        &self,
+        _file: &OpenFile,
+        from: &mut Source<'_>,
+        at: &mut u64,
+        append: bool,
+    ) -> Result<usize, Errno> {
         let fd = self.file.as_fd();
         let start = *at;
+        self.inode.touched();
         let put = from.drain(usize::MAX, &mut |buffer, done| {
             if append {
                 return host::fs::append(fd, buffer);
@@ -72,10 +81,18 @@ impl FileOps for FileOpsOf {
     }
 
     fn truncate(&self, _file: &OpenFile, size: u64) -> Result<(), Errno> {
+        self.inode.touched();
         host::fs::truncate(self.file.as_fd(), size)
     }
 
-    fn fallocate(&self, _file: &OpenFile, mode: FallocFlags, at: u64, len: u64) -> Result<(), Errno> {
+    fn fallocate(
+        &self,
+        _file: &OpenFile,
+        mode: FallocFlags,
+        at: u64,
+        len: u64,
+    ) -> Result<(), Errno> {
+        self.inode.touched();
         host::fs::fallocate(self.file.as_fd(), mode, at, len)
     }
 

@@ -15,7 +15,8 @@ use crate::sync::Mutex;
 use crate::sync::order::{InodeAttrs, Leaf};
 use crate::task::credentials::Credentials;
 use crate::vfs::{
-    Attrs, Caching, FileOps, Inode, InodeKey, NewKind, NewNode, Owner, RenameEnd, SetAttrs, SetTime, SetXattr, new_id,
+    Attrs, Caching, FileOps, Inode, InodeKey, NewKind, NewNode, Owner, RenameEnd, SetAttrs,
+    SetTime, SetXattr, new_id,
 };
 
 /// A host file.
@@ -56,6 +57,9 @@ struct Place {
     /// Whether the name was taken away.
     gone: bool,
 }
+
+/// A directory, and a name in it.
+type Known = (Arc<HostInode>, Arc<[u8]>);
 
 #[derive(Default)]
 struct Opened {
@@ -108,23 +112,31 @@ impl HostInode {
         self.fs.caching == Caching::Assume
     }
 
+    /// The file was changed through a descriptor: attributes are to be asked for again.
+    pub(super) fn touched(&self) {
+        self.fresh.store(false, Ordering::Release);
+    }
+
     /// The size that was seen last.
     pub(super) fn known_size(&self) -> u64 {
         self.attrs.lock().size
     }
 
     /// The directory that it is in, and its name there; ENOENT where that was taken away. `None` for the root.
-    fn place(&self) -> Result<Option<(Arc<HostInode>, Arc<[u8]>)>, Errno> {
+    fn place(&self) -> Result<Option<Known>, Errno> {
         let place = self.place.lock();
         if place.gone {
             return Err(Errno::ENOENT);
         }
-        Ok(place.parent.as_ref().map(|parent| (Arc::clone(parent), Arc::clone(&place.name))))
+        Ok(place
+            .parent
+            .as_ref()
+            .map(|parent| (Arc::clone(parent), Arc::clone(&place.name))))
     }
 
     /// A handle on this directory.
     pub(super) fn handle(&self) -> Result<Arc<OwnedFd>, Errno> {
-        let mut missing: Vec<(Arc<HostInode>, Arc<[u8]>)> = Vec::new();
+        let mut missing: Vec<Known> = Vec::new();
         let mut at = self.arc();
         let mut handle = loop {
             let known = self.fs.handles.lock().get(at.id);
@@ -153,7 +165,10 @@ impl HostInode {
     }
 
     /// Acts on the file by its directory's handle and its name, or on the root by its own descriptor.
-    fn by_name<R>(&self, act: impl FnOnce(BorrowedFd<'_>, &[u8]) -> Result<R, Errno>) -> Result<R, Errno> {
+    fn by_name<R>(
+        &self,
+        act: impl FnOnce(BorrowedFd<'_>, &[u8]) -> Result<R, Errno>,
+    ) -> Result<R, Errno> {
         match self.place()? {
             Some((parent, name)) => act(parent.handle()?.as_fd(), &name),
             None if self.kind == FileType::Directory => act(self.fs.root.as_fd(), b"."),
@@ -173,6 +188,9 @@ impl HostInode {
     pub(super) fn open_host(&self, access: Access) -> Result<Arc<HostFile>, Errno> {
         let keep = self.assumed() && access == Access::Read;
         if keep {
+            if let Some(file) = self.opened.lock().any.upgrade() {
+                return Ok(file);
+            }
             let known = self.fs.files.lock().get(self.id);
             if let Some(file) = known {
                 return Ok(file);
@@ -183,7 +201,10 @@ impl HostInode {
             return Ok(file);
         }
         let (fd, path) = match self.place()? {
-            Some((parent, name)) => (host::fs::open(parent.handle()?.as_fd(), &name, access)?, self.path()),
+            Some((parent, name)) => (
+                host::fs::open(parent.handle()?.as_fd(), &name, access)?,
+                self.path(),
+            ),
             None => (host::fs::duplicate(&*self.fs.root)?, Vec::new()),
         };
         let stat = host::fs::stat(fd.as_fd())?;
@@ -220,7 +241,9 @@ impl HostInode {
         match self.kind {
             FileType::Directory => host::fs::open_entries(self.handle()?.as_fd()),
             FileType::Regular => match self.place()? {
-                Some((parent, name)) => host::fs::open(parent.handle()?.as_fd(), &name, Access::Read),
+                Some((parent, name)) => {
+                    host::fs::open(parent.handle()?.as_fd(), &name, Access::Read)
+                }
                 None => host::fs::duplicate(&*self.fs.root),
             },
             _ => Err(Errno::EOPNOTSUPP),
@@ -261,7 +284,8 @@ impl Drop for HostInode {
         // A chain of parents goes one by one: a deep tree could use up the stack.
         let mut next = self.place.get_mut().parent.take();
         while let Some(parent) = next {
-            next = Arc::into_inner(parent).and_then(|mut parent| parent.place.get_mut().parent.take());
+            next =
+                Arc::into_inner(parent).and_then(|mut parent| parent.place.get_mut().parent.take());
         }
     }
 }
@@ -293,7 +317,9 @@ fn ours(inode: &Arc<dyn Inode>) -> Result<Arc<HostInode>, Errno> {
 
 impl HostInode {
     fn arc(&self) -> Arc<HostInode> {
-        self.this.upgrade().expect("inodes are only reached through an Arc")
+        self.this
+            .upgrade()
+            .expect("inodes are only reached through an Arc")
     }
 
     fn make(&self, name: &[u8], new: &NewNode<'_>) -> Result<Arc<HostInode>, Errno> {
@@ -373,7 +399,9 @@ impl Inode for HostInode {
         let open = self.any_open();
         if let Some(size) = change.size {
             match &open {
-                Some(Open::File(file)) if !file.writable => host::fs::truncate(self.open_host(Access::Write)?.as_fd(), size)?,
+                Some(Open::File(file)) if !file.writable => {
+                    host::fs::truncate(self.open_host(Access::Write)?.as_fd(), size)?
+                }
                 Some(open) => host::fs::truncate(open.as_fd(), size)?,
                 None => host::fs::truncate(self.open_host(Access::Write)?.as_fd(), size)?,
             }
@@ -382,7 +410,9 @@ impl Inode for HostInode {
         if change.uid.is_some() || change.gid.is_some() {
             match fd {
                 Some(fd) => host::fs::chown(fd, change.uid, change.gid)?,
-                None => self.by_name(|dir, name| host::fs::chown_at(dir, name, change.uid, change.gid))?,
+                None => {
+                    self.by_name(|dir, name| host::fs::chown_at(dir, name, change.uid, change.gid))?
+                }
             }
         }
         if let Some(perm) = change.perm {
@@ -420,7 +450,10 @@ impl Inode for HostInode {
             return Ok(false);
         };
         match host::fs::stat_at(self.handle()?.as_fd(), name) {
-            Ok(stat) if (stat.dev, stat.ino) == child.host_key && FileType::from_mode(stat.mode) == Some(child.kind) => {
+            Ok(stat)
+                if (stat.dev, stat.ino) == child.host_key
+                    && FileType::from_mode(stat.mode) == Some(child.kind) =>
+            {
                 child.refresh(&stat);
                 child.fresh.store(true, Ordering::Release);
                 Ok(true)
@@ -471,9 +504,20 @@ impl Inode for HostInode {
         Ok(())
     }
 
-    fn rename(&self, from: RenameEnd<'_>, to: RenameEnd<'_>, flags: RenameFlags) -> Result<(), Errno> {
+    fn rename(
+        &self,
+        from: RenameEnd<'_>,
+        to: RenameEnd<'_>,
+        flags: RenameFlags,
+    ) -> Result<(), Errno> {
         let (old, new) = (ours(from.dir)?, ours(to.dir)?);
-        host::fs::rename(old.handle()?.as_fd(), from.name, new.handle()?.as_fd(), to.name, flags)?;
+        host::fs::rename(
+            old.handle()?.as_fd(),
+            from.name,
+            new.handle()?.as_fd(),
+            to.name,
+            flags,
+        )?;
         if let Some(child) = from.child {
             ours(child)?.moved(&new, to.name);
         }
@@ -530,13 +574,19 @@ impl Inode for HostInode {
         host::fs::remove_xattr(self.open_any()?.as_fd(), name)
     }
 
-    fn open(self: Arc<Self>, flags: OpenFlags, _creds: &Credentials) -> Result<Arc<dyn FileOps>, Errno> {
+    fn open(
+        self: Arc<Self>,
+        flags: OpenFlags,
+        _creds: &Credentials,
+    ) -> Result<Arc<dyn FileOps>, Errno> {
         match self.kind {
             FileType::Directory => Ok(Arc::new(DirOps::new(self))),
             FileType::Regular => {
                 let access = match flags & OpenFlags::ACCMODE {
                     OpenFlags::WRONLY => Access::Write,
-                    access if access.is_empty() && !flags.contains(OpenFlags::TRUNC) => Access::Read,
+                    access if access.is_empty() && !flags.contains(OpenFlags::TRUNC) => {
+                        Access::Read
+                    }
                     _ => Access::ReadWrite,
                 };
                 let file = self.open_host(access)?;
@@ -555,7 +605,11 @@ impl HostInode {
     /// One of its names was taken away: where that is the one it is known by, it is known by none.
     fn forget_name(&self, dir: &HostInode, name: &[u8]) {
         let place = self.place.lock();
-        let known = place.parent.as_ref().is_some_and(|parent| parent.id == dir.id) && *place.name == *name;
+        let known = place
+            .parent
+            .as_ref()
+            .is_some_and(|parent| parent.id == dir.id)
+            && *place.name == *name;
         drop(place);
         if known {
             self.unnamed();

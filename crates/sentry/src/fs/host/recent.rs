@@ -1,6 +1,6 @@
 //! [`Recent`]: a bounded map of what was used of late.
 
-use std::collections::HashMap;
+use hashbrown::HashMap;
 
 /// A map by identity that keeps at most so many values: when it is full, the half that was not used for longest goes.
 pub(super) struct Recent<V> {
@@ -34,11 +34,22 @@ impl<V: Clone> Recent<V> {
             let middle = ticks.len() / 2;
             let (_, limit, _) = ticks.select_nth_unstable(middle);
             let limit = *limit;
-            let old: Vec<u64> = (self.values.iter()).filter(|(_, (_, used))| *used < limit).map(|(id, _)| *id).collect();
-            gone.extend(old.iter().filter_map(|id| self.values.remove(id)).map(|(value, _)| value));
+            let old: Vec<u64> = (self.values.iter())
+                .filter(|(_, (_, used))| *used < limit)
+                .map(|(id, _)| *id)
+                .collect();
+            gone.extend(
+                old.iter()
+                    .filter_map(|id| self.values.remove(id))
+                    .map(|(value, _)| value),
+            );
         }
         self.tick += 1;
-        gone.extend(self.values.insert(id, (value, self.tick)).map(|(value, _)| value));
+        gone.extend(
+            self.values
+                .insert(id, (value, self.tick))
+                .map(|(value, _)| value),
+        );
         gone
     }
 

@@ -47,11 +47,17 @@ impl DirOps {
 
 /// Opens one layer's directory.
 fn open(inode: Arc<dyn Inode>) -> Result<Arc<dyn FileOps>, Errno> {
-    inode.open(OpenFlags::DIRECTORY, &Credentials::root(abi::cap::CapSet::FULL))
+    inode.open(
+        OpenFlags::DIRECTORY,
+        &Credentials::root(abi::cap::CapSet::FULL),
+    )
 }
 
 /// Tells of the entries of a lower directory, `.` and `..` aside.
-fn each_lower(lower: &Arc<dyn Inode>, tell: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<(), Errno> {
+fn each_lower(
+    lower: &Arc<dyn Inode>,
+    tell: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+) -> Result<(), Errno> {
     let ops = open(Arc::clone(lower))?;
     let file = OpenFile::anonymous(Arc::clone(lower), ops, OpenFlags::DIRECTORY);
     let mut at = 0;
@@ -133,7 +139,12 @@ impl FileOps for DirOps {
         true
     }
 
-    fn readdir(&self, file: &OpenFile, at: &mut u64, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<(), Errno> {
+    fn readdir(
+        &self,
+        file: &OpenFile,
+        at: &mut u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<(), Errno> {
         let known = self.stream.lock().clone();
         let stream = match known {
             stream @ (Stream::One(_) | Stream::Merged(_)) if *at > 0 => stream,
@@ -160,7 +171,9 @@ impl FileOps for DirOps {
         if !emit_dots(at, own, above, emit) {
             return Ok(());
         }
-        let from = usize::try_from(*at - 2).unwrap_or(usize::MAX).min(all.len());
+        let from = usize::try_from(*at - 2)
+            .unwrap_or(usize::MAX)
+            .min(all.len());
         for entry in &all[from..] {
             let told = emit(&DirEntry {
                 ino: entry.ino,

@@ -15,7 +15,8 @@ use crate::sync::Mutex;
 use crate::sync::order::Leaf;
 use crate::task::credentials::Credentials;
 use crate::vfs::{
-    Attrs, FileOps, Inode, InodeKey, NewKind, NewNode, OpenFile, Owner, RenameEnd, SetAttrs, SetXattr,
+    Attrs, FileOps, Inode, InodeKey, NewKind, NewNode, OpenFile, Owner, RenameEnd, SetAttrs,
+    SetXattr,
 };
 
 /// A file of an overlay: lower, upper or, for directories, both.
@@ -68,7 +69,12 @@ impl OverlayInode {
         })
     }
 
-    fn child(&self, name: &[u8], lower: Option<Arc<dyn Inode>>, upper: Option<Arc<TmpInode>>) -> Arc<OverlayInode> {
+    fn child(
+        &self,
+        name: &[u8],
+        lower: Option<Arc<dyn Inode>>,
+        upper: Option<Arc<TmpInode>>,
+    ) -> Arc<OverlayInode> {
         let place = Place {
             parent: self.this.upgrade(),
             name: Arc::from(name),
@@ -224,7 +230,8 @@ impl Drop for OverlayInode {
         // A chain of parents goes one by one: a deep tree could use up the stack.
         let mut next = self.place.get_mut().parent.take();
         while let Some(parent) = next {
-            next = Arc::into_inner(parent).and_then(|mut parent| parent.place.get_mut().parent.take());
+            next =
+                Arc::into_inner(parent).and_then(|mut parent| parent.place.get_mut().parent.take());
         }
     }
 }
@@ -288,7 +295,8 @@ impl Inode for OverlayInode {
                 Some(Node::Whiteout) => return Err(Errno::ENOENT),
                 Some(Node::Inode(inode)) => {
                     let merged = if inode.file_type() == FileType::Directory && !inode.is_opaque() {
-                        self.lower_child(name)?.filter(|lower| lower.file_type() == FileType::Directory)
+                        self.lower_child(name)?
+                            .filter(|lower| lower.file_type() == FileType::Directory)
                     } else {
                         None
                     };
@@ -357,12 +365,18 @@ impl Inode for OverlayInode {
         Ok(())
     }
 
-    fn rename(&self, from: RenameEnd<'_>, to: RenameEnd<'_>, flags: RenameFlags) -> Result<(), Errno> {
+    fn rename(
+        &self,
+        from: RenameEnd<'_>,
+        to: RenameEnd<'_>,
+        flags: RenameFlags,
+    ) -> Result<(), Errno> {
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         let (old, new) = (ours(from.dir)?, ours(to.dir)?);
         let child = ours(from.child.ok_or(Errno::ENOENT)?)?;
         let target = to.child.map(ours).transpose()?;
-        let rooted = |inode: &OverlayInode| inode.kind == FileType::Directory && inode.lower.is_some();
+        let rooted =
+            |inode: &OverlayInode| inode.kind == FileType::Directory && inode.lower.is_some();
         if rooted(&child) || exchange && target.as_ref().is_some_and(|target| rooted(target)) {
             return Err(Errno::EXDEV);
         }
@@ -434,7 +448,11 @@ impl Inode for OverlayInode {
         self.copy_up(true)?.remove_xattr(name)
     }
 
-    fn open(self: Arc<Self>, flags: OpenFlags, creds: &Credentials) -> Result<Arc<dyn FileOps>, Errno> {
+    fn open(
+        self: Arc<Self>,
+        flags: OpenFlags,
+        creds: &Credentials,
+    ) -> Result<Arc<dyn FileOps>, Errno> {
         match self.kind {
             FileType::Directory => Ok(Arc::new(DirOps::new(self))),
             FileType::Regular => {
@@ -460,7 +478,11 @@ impl OverlayInode {
     /// One of its names was taken away: where that is the one it is known by, it is known by none.
     fn forget_name(&self, dir: &OverlayInode, name: &[u8]) {
         let place = self.place.lock();
-        let known = place.parent.as_ref().is_some_and(|parent| core::ptr::eq(&raw const **parent, dir)) && *place.name == *name;
+        let known = place
+            .parent
+            .as_ref()
+            .is_some_and(|parent| core::ptr::eq(&raw const **parent, dir))
+            && *place.name == *name;
         drop(place);
         if known {
             self.unnamed();

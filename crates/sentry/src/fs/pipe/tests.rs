@@ -29,7 +29,9 @@ fn bytes_come_out_in_order() {
     let mut sent = 0u32;
     let mut got = 0u32;
     for round in 1..500usize {
-        let data: Vec<u8> = (0..round).map(|at| ((sent as usize + at) % 251) as u8).collect();
+        let data: Vec<u8> = (0..round)
+            .map(|at| ((sent as usize + at) % 251) as u8)
+            .collect();
         assert_eq!(write(&writer, &data), Ok(round));
         sent += round as u32;
         for byte in read(&reader, round / 2 + 1).expect("data") {

@@ -18,6 +18,9 @@ pub(in crate::fs) enum Node {
     Whiteout,
 }
 
+/// An entry as it is listed: cursor, name, what it leads to.
+pub(in crate::fs) type Listed = (u64, Arc<[u8]>, Node);
+
 /// A directory's entries. Each has a cursor, given when it was made, so that a listing that is under way meets each entry that stays exactly once.
 #[derive(Default)]
 pub(super) struct Dir {
@@ -38,7 +41,9 @@ impl Dir {
     }
 
     pub(super) fn get(&self, name: &[u8]) -> Option<&Node> {
-        self.entries.get(self.cursors.get(name)?).map(|(_, node)| node)
+        self.entries
+            .get(self.cursors.get(name)?)
+            .map(|(_, node)| node)
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -77,14 +82,18 @@ impl Dir {
         self.entries.remove(&cursor).map(|(_, node)| node)
     }
 
-    pub(super) fn batch(&self, from: u64) -> Vec<(u64, Arc<[u8]>, Node)> {
+    pub(super) fn batch(&self, from: u64) -> Vec<Listed> {
         (self.entries.range(from..).take(BATCH))
             .map(|(cursor, (name, node))| (*cursor, Arc::clone(name), node.clone()))
             .collect()
     }
 
     pub(super) fn close(&mut self) -> Result<(), Errno> {
-        if self.entries.values().any(|(_, node)| matches!(node, Node::Inode(_))) {
+        if self
+            .entries
+            .values()
+            .any(|(_, node)| matches!(node, Node::Inode(_)))
+        {
             return Err(Errno::ENOTEMPTY);
         }
         self.closed = true;
@@ -114,7 +123,12 @@ impl FileOps for DirOps {
         true
     }
 
-    fn readdir(&self, file: &OpenFile, at: &mut u64, emit: &mut dyn FnMut(&DirEntry<'_>) -> bool) -> Result<(), Errno> {
+    fn readdir(
+        &self,
+        file: &OpenFile,
+        at: &mut u64,
+        emit: &mut dyn FnMut(&DirEntry<'_>) -> bool,
+    ) -> Result<(), Errno> {
         let own = self.0.key().ino;
         let above = (file.location().and_then(|place| place.dentry.parent()))
             .map_or(own, |parent| parent.inode().key().ino);

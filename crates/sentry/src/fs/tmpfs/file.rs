@@ -74,7 +74,10 @@ impl Contents {
 
     /// Copies bytes in, and moves the size where they end past it.
     pub(super) fn write(&mut self, fs: &Super, at: u64, from: &[u8]) -> Result<(), Errno> {
-        let end = at.checked_add(from.len() as u64).filter(|end| *end <= SIZE_MAX).ok_or(Errno::EFBIG)?;
+        let end = at
+            .checked_add(from.len() as u64)
+            .filter(|end| *end <= SIZE_MAX)
+            .ok_or(Errno::EFBIG)?;
         if self.seals.contains(MemfdSeals::WRITE)
             || self.seals.contains(MemfdSeals::FUTURE_WRITE)
             || self.seals.contains(MemfdSeals::GROW) && end > self.size
@@ -98,7 +101,10 @@ impl Contents {
     /// The bytes as pages from now on.
     fn pages(&mut self, fs: &Super) -> Result<&mut Pages, Errno> {
         if let Body::Inline(bytes) = &self.body {
-            let mut pages = Box::new(Pages::new(Arc::clone(&fs.memory), Some(Arc::clone(&fs.quota))));
+            let mut pages = Box::new(Pages::new(
+                Arc::clone(&fs.memory),
+                Some(Arc::clone(&fs.quota)),
+            ));
             pages.write(0, bytes)?;
             self.body = Body::Pages(pages);
         }
@@ -155,7 +161,11 @@ impl TmpInode {
     }
 
     /// Makes a range zero and gives its pages back, once no mapping has them any more; then `change`s what else there is to change.
-    fn take_pages(&self, range: Range<u64>, change: impl FnOnce(&mut Contents)) -> Result<(), Errno> {
+    fn take_pages(
+        &self,
+        range: Range<u64>,
+        change: impl FnOnce(&mut Contents),
+    ) -> Result<(), Errno> {
         let contents = self.contents()?;
         let mut held = contents.write();
         let mappers: Vec<Arc<dyn Mapper>> = held.mappers.iter().filter_map(Weak::upgrade).collect();
@@ -194,7 +204,9 @@ impl FileOps for FileOpsOf {
     fn read(&self, file: &OpenFile, to: &mut Sink<'_>, at: u64) -> Result<usize, Errno> {
         let contents = self.0.contents()?;
         let size = contents.read().size;
-        let most = usize::try_from(size.saturating_sub(at)).unwrap_or(usize::MAX).min(to.remaining());
+        let most = usize::try_from(size.saturating_sub(at))
+            .unwrap_or(usize::MAX)
+            .min(to.remaining());
         if most == 0 {
             return Ok(0);
         }
@@ -212,13 +224,23 @@ impl FileOps for FileOpsOf {
         Ok(got)
     }
 
-    fn write(&self, _file: &OpenFile, from: &mut Source<'_>, at: &mut u64, append: bool) -> Result<usize, Errno> {
+    fn write(
+        &self,
+        _file: &OpenFile,
+        from: &mut Source<'_>,
+        at: &mut u64,
+        append: bool,
+    ) -> Result<usize, Errno> {
         let contents = self.0.contents()?;
         let start = *at;
         let mut end = start;
         let put = from.drain(usize::MAX, &mut |buffer, done| {
             let mut held = contents.write();
-            let at = if append { held.size } else { start.checked_add(done as u64).ok_or(Errno::EFBIG)? };
+            let at = if append {
+                held.size
+            } else {
+                start.checked_add(done as u64).ok_or(Errno::EFBIG)?
+            };
             // What fits below the largest size is written, as Linux does it.
             let room = usize::try_from(SIZE_MAX.saturating_sub(at)).unwrap_or(usize::MAX);
             if room == 0 {
@@ -234,7 +256,10 @@ impl FileOps for FileOpsOf {
                     let mut step = first;
                     while written < count {
                         let stop = count.min(written + step);
-                        if held.write(&self.0.fs, at + written as u64, &buffer[written..stop]).is_err() {
+                        if held
+                            .write(&self.0.fs, at + written as u64, &buffer[written..stop])
+                            .is_err()
+                        {
                             break;
                         }
                         written = stop;
@@ -268,7 +293,9 @@ impl FileOps for FileOpsOf {
         };
         let set = pages.set();
         if hole {
-            let end = set.run(at / PAGE).map_or(at, |run| run.end.saturating_mul(PAGE));
+            let end = set
+                .run(at / PAGE)
+                .map_or(at, |run| run.end.saturating_mul(PAGE));
             return Ok(end.min(held.size));
         }
         match set.next(at / PAGE) {
@@ -287,13 +314,26 @@ impl FileOps for FileOpsOf {
         Ok(())
     }
 
-    fn fallocate(&self, _file: &OpenFile, mode: FallocFlags, at: u64, len: u64) -> Result<(), Errno> {
-        let end = at.checked_add(len).filter(|end| *end <= SIZE_MAX).ok_or(Errno::EFBIG)?;
+    fn fallocate(
+        &self,
+        _file: &OpenFile,
+        mode: FallocFlags,
+        at: u64,
+        len: u64,
+    ) -> Result<(), Errno> {
+        let end = at
+            .checked_add(len)
+            .filter(|end| *end <= SIZE_MAX)
+            .ok_or(Errno::EFBIG)?;
         let contents = self.0.contents()?;
         let keep = mode.contains(FallocFlags::KEEP_SIZE);
         let what = mode.difference(FallocFlags::KEEP_SIZE);
         let mut held = contents.write();
-        if held.seals.intersects(MemfdSeals::WRITE | MemfdSeals::FUTURE_WRITE) && !what.is_empty() {
+        if held
+            .seals
+            .intersects(MemfdSeals::WRITE | MemfdSeals::FUTURE_WRITE)
+            && !what.is_empty()
+        {
             return Err(Errno::EPERM);
         }
         if !keep && end > held.size && held.seals.contains(MemfdSeals::GROW) {
@@ -342,7 +382,11 @@ impl SharedObject for TmpInode {
             return Err(Errno::ENXIO);
         }
         let range = range.start..range.end.min(end);
-        if held.going.iter().any(|going| going.start < range.end && range.start < going.end) {
+        if held
+            .going
+            .iter()
+            .any(|going| going.start < range.end && range.start < going.end)
+        {
             return Err(Errno::EAGAIN);
         }
         let pages = held.pages(&self.fs)?;

@@ -1,21 +1,22 @@
 //! [`TmpInode`]: a file in memory.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 
 use abi::Errno;
 use abi::fs::{FileType, OpenFlags, RenameFlags};
 use abi::time::Timespec;
 
 use super::Super;
-use super::dir::{Dir, DirOps, Node};
+use super::dir::{Dir, DirOps, Listed, Node};
 use super::file::{Contents, FileOpsOf};
 use crate::sync::order::{InodeAttrs, InodeData, Leaf};
 use crate::sync::{Mutex, RwLock};
 use crate::task::credentials::Credentials;
 use crate::vfs::{
-    Attrs, FileOps, Inode, InodeKey, NewKind, NewNode, Owner, RenameEnd, SetAttrs, SetTime, SetXattr,
+    Attrs, FileOps, Inode, InodeKey, NewKind, NewNode, Owner, RenameEnd, SetAttrs, SetTime,
+    SetXattr,
 };
 
 /// How many bytes of extended attributes a file can have.
@@ -23,7 +24,6 @@ const XATTRS_MAX: usize = 256 << 10;
 
 /// A file in memory.
 pub struct TmpInode {
-    this: Weak<TmpInode>,
     pub(super) fs: Arc<Super>,
     key: InodeKey,
     kind: FileType,
@@ -64,7 +64,11 @@ impl TmpInode {
     }
 
     /// The same, for a copy that keeps the key of what it is a copy of.
-    pub fn with_key(fs: &Arc<Super>, key: InodeKey, new: &NewNode<'_>) -> Result<Arc<TmpInode>, Errno> {
+    pub fn with_key(
+        fs: &Arc<Super>,
+        key: InodeKey,
+        new: &NewNode<'_>,
+    ) -> Result<Arc<TmpInode>, Errno> {
         fs.quota.take_inode()?;
         let kind = new.kind.file_type();
         let (data, rdev) = match new.kind {
@@ -75,8 +79,7 @@ impl TmpInode {
             NewKind::CharDevice(rdev) | NewKind::BlockDevice(rdev) => (Data::Nothing, rdev),
         };
         let now = host::fs::file_time();
-        Ok(Arc::new_cyclic(|this| TmpInode {
-            this: Weak::clone(this),
+        Ok(Arc::new(TmpInode {
             fs: Arc::clone(fs),
             key,
             kind,
@@ -112,10 +115,6 @@ impl TmpInode {
             Data::Dir(dir) => Ok(dir),
             _ => Err(Errno::ENOTDIR),
         }
-    }
-
-    pub(super) fn arc(&self) -> Arc<TmpInode> {
-        self.this.upgrade().expect("inodes are only reached through an Arc")
     }
 
     /// The contents changed: times.
@@ -191,7 +190,7 @@ impl TmpInode {
     }
 
     /// The entries from a cursor on, a batch at a time: (cursor, name, node).
-    pub(in crate::fs) fn nodes(&self, from: u64) -> Result<Vec<(u64, Arc<[u8]>, Node)>, Errno> {
+    pub(in crate::fs) fn nodes(&self, from: u64) -> Result<Vec<Listed>, Errno> {
         Ok(self.dir()?.lock().batch(from))
     }
 
@@ -340,7 +339,9 @@ impl Inode for TmpInode {
 
     fn create(&self, name: &[u8], new: &NewNode<'_>) -> Result<Arc<dyn Inode>, Errno> {
         let inode = TmpInode::new(&self.fs, self.fs.number(), new)?;
-        self.dir()?.lock().add(name, Node::Inode(Arc::clone(&inode)))?;
+        self.dir()?
+            .lock()
+            .add(name, Node::Inode(Arc::clone(&inode)))?;
         inode.meta.lock().nlink += 1;
         if inode.kind == FileType::Directory {
             self.add_links(1);
@@ -355,7 +356,9 @@ impl Inode for TmpInode {
 
     fn link(&self, name: &[u8], target: &Arc<dyn Inode>) -> Result<(), Errno> {
         let target = ours(target)?;
-        self.dir()?.lock().add(name, Node::Inode(Arc::clone(&target)))?;
+        self.dir()?
+            .lock()
+            .add(name, Node::Inode(Arc::clone(&target)))?;
         target.add_links(1);
         self.modified();
         Ok(())
@@ -370,7 +373,12 @@ impl Inode for TmpInode {
         self.take_node(name)
     }
 
-    fn rename(&self, from: RenameEnd<'_>, to: RenameEnd<'_>, flags: RenameFlags) -> Result<(), Errno> {
+    fn rename(
+        &self,
+        from: RenameEnd<'_>,
+        to: RenameEnd<'_>,
+        flags: RenameFlags,
+    ) -> Result<(), Errno> {
         let (old, new) = (ours(from.dir)?, ours(to.dir)?);
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         let replaced = to.child.map(ours).transpose()?;
@@ -383,10 +391,13 @@ impl Inode for TmpInode {
         let mut moved = Ok(());
         let (mut first, mut second) = Mutex::lock_pair(old.dir()?, new.dir()?);
         let dropped = if exchange {
-            let (a, b) = (first.get(from.name).cloned(), match &second {
-                Some(second) => second.get(to.name).cloned(),
-                None => first.get(to.name).cloned(),
-            });
+            let (a, b) = (
+                first.get(from.name).cloned(),
+                match &second {
+                    Some(second) => second.get(to.name).cloned(),
+                    None => first.get(to.name).cloned(),
+                },
+            );
             match (a, b) {
                 (Some(a), Some(b)) => {
                     first.put(from.name, b);
@@ -429,7 +440,9 @@ impl Inode for TmpInode {
             }
             return moved;
         }
-        let is_dir = |child: Option<&Arc<dyn Inode>>| child.is_some_and(|child| child.file_type() == FileType::Directory);
+        let is_dir = |child: Option<&Arc<dyn Inode>>| {
+            child.is_some_and(|child| child.file_type() == FileType::Directory)
+        };
         let crossed = i32::from(is_dir(from.child)) - i32::from(exchange && is_dir(to.child));
         if !Arc::ptr_eq(&old, &new) && crossed != 0 {
             old.add_links(-crossed);
@@ -453,12 +466,17 @@ impl Inode for TmpInode {
 
     fn xattr(&self, name: &[u8]) -> Result<Vec<u8>, Errno> {
         let xattrs = self.xattrs.lock();
-        xattrs.as_ref().and_then(|xattrs| xattrs.get(name).cloned()).ok_or(Errno::ENODATA)
+        xattrs
+            .as_ref()
+            .and_then(|xattrs| xattrs.get(name).cloned())
+            .ok_or(Errno::ENODATA)
     }
 
     fn xattrs(&self) -> Result<Vec<Vec<u8>>, Errno> {
         let xattrs = self.xattrs.lock();
-        Ok(xattrs.as_ref().map_or_else(Vec::new, |xattrs| xattrs.keys().cloned().collect()))
+        Ok(xattrs
+            .as_ref()
+            .map_or_else(Vec::new, |xattrs| xattrs.keys().cloned().collect()))
     }
 
     fn set_xattr(&self, name: &[u8], value: &[u8], how: SetXattr) -> Result<(), Errno> {
@@ -469,7 +487,10 @@ impl Inode for TmpInode {
             (SetXattr::Replace, false) => return Err(Errno::ENODATA),
             _ => {}
         }
-        let used: usize = xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+        let used: usize = xattrs
+            .iter()
+            .map(|(name, value)| name.len() + value.len())
+            .sum();
         if used + name.len() + value.len() > XATTRS_MAX {
             return Err(Errno::ENOSPC);
         }
@@ -480,13 +501,21 @@ impl Inode for TmpInode {
     }
 
     fn remove_xattr(&self, name: &[u8]) -> Result<(), Errno> {
-        let removed = self.xattrs.lock().as_mut().and_then(|xattrs| xattrs.remove(name));
+        let removed = self
+            .xattrs
+            .lock()
+            .as_mut()
+            .and_then(|xattrs| xattrs.remove(name));
         removed.ok_or(Errno::ENODATA)?;
         self.changed();
         Ok(())
     }
 
-    fn open(self: Arc<Self>, flags: OpenFlags, _creds: &Credentials) -> Result<Arc<dyn FileOps>, Errno> {
+    fn open(
+        self: Arc<Self>,
+        flags: OpenFlags,
+        _creds: &Credentials,
+    ) -> Result<Arc<dyn FileOps>, Errno> {
         match self.kind {
             FileType::Directory => Ok(Arc::new(DirOps(self))),
             FileType::Regular => {

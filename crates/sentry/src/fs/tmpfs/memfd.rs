@@ -29,7 +29,13 @@ bitflags::bitflags! {
 }
 
 /// memfd_create(2): a file in this mount of a tmpfs that nobody sees. `sealable` is `MFD_ALLOW_SEALING`.
-pub fn memfd(mount: &Arc<Mount>, fs: &TmpFs, name: &[u8], sealable: bool, owner: (u32, u32)) -> Result<Arc<OpenFile>, Errno> {
+pub fn memfd(
+    mount: &Arc<Mount>,
+    fs: &TmpFs,
+    name: &[u8],
+    sealable: bool,
+    owner: (u32, u32),
+) -> Result<Arc<OpenFile>, Errno> {
     let inode = fs.unnamed(0o777, owner.0, owner.1)?;
     if sealable {
         inode.contents()?.write().seals = MemfdSeals::empty();
@@ -44,7 +50,12 @@ pub fn memfd(mount: &Arc<Mount>, fs: &TmpFs, name: &[u8], sealable: bool, owner:
         dentry,
     };
     let ops = Arc::new(FileOpsOf(Arc::clone(&inode)));
-    Ok(OpenFile::new(place, inode, ops, OpenFlags::RDWR | OpenFlags::LARGEFILE))
+    Ok(OpenFile::new(
+        place,
+        inode,
+        ops,
+        OpenFlags::RDWR | OpenFlags::LARGEFILE,
+    ))
 }
 
 /// `F_GET_SEALS`; EINVAL for what can't have any.

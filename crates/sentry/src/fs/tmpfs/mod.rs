@@ -20,8 +20,8 @@ use abi::fs::{FileType, Statfs};
 use crate::mm::memory_file::{MemoryFile, Quota};
 use crate::vfs::{FileSystem, Inode, NewKind, NewNode, new_dev};
 
-pub use inode::TmpInode;
 pub(super) use dir::Node;
+pub use inode::TmpInode;
 pub use memfd::{MemfdSeals, add_seals, memfd, seals};
 
 /// What all inodes of a file system share.
@@ -82,7 +82,12 @@ impl TmpFs {
     }
 
     /// One that `/proc/mounts` calls something else (`devtmpfs`).
-    pub fn of_kind(kind: &'static str, memory: Arc<MemoryFile>, quota: Arc<Quota>, perm: u32) -> Result<Arc<TmpFs>, Errno> {
+    pub fn of_kind(
+        kind: &'static str,
+        memory: Arc<MemoryFile>,
+        quota: Arc<Quota>,
+        perm: u32,
+    ) -> Result<Arc<TmpFs>, Errno> {
         let shared = Super::new(new_dev(), memory, quota, 1);
         let root = TmpInode::new(
             &shared,
@@ -137,6 +142,10 @@ impl FileSystem for TmpFs {
     }
 
     fn options(&self) -> String {
-        format!(",size={}k,nr_inodes={}", self.shared.quota.bytes / 1024, self.shared.quota.inodes)
+        format!(
+            ",size={}k,nr_inodes={}",
+            self.shared.quota.bytes / 1024,
+            self.shared.quota.inodes
+        )
     }
 }
