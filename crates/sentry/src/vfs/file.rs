@@ -4,7 +4,7 @@
 //! Lock classes: `FilePos` (held across a read or write, as Linux holds `f_pos_lock`), `Leaf`.
 
 use core::any::Any;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use abi::Errno;
@@ -12,7 +12,7 @@ use abi::fs::{FallocFlags, FileType, OpenFlags};
 use smallvec::SmallVec;
 
 use super::dentry::Location;
-use super::inode::{Attrs, Inode, new_id};
+use super::inode::{Attrs, Inode, SetAttrs, new_id};
 use crate::fs::host::HostFile;
 use crate::io::{GuestMemory, Sink, Source};
 use crate::mm::memory_file::{SharedObject, Window};
@@ -226,6 +226,7 @@ pub struct OpenFile {
     inode: Arc<dyn Inode>,
     location: Option<Location>,
     ops: Arc<dyn FileOps>,
+    strips: AtomicBool,
     extra: Mutex<Extra, Leaf>,
 }
 
@@ -282,6 +283,7 @@ impl OpenFile {
             inode,
             location,
             ops,
+            strips: AtomicBool::new(false),
             extra: Mutex::new(Extra::default()),
         })
     }
@@ -395,7 +397,9 @@ impl OpenFile {
         let append = self.flags().contains(OpenFlags::APPEND);
         let mut position = self.position.lock();
         check_range(*position, from.remaining())?;
-        self.ops.write(self, from, &mut position, append)
+        let put = self.ops.write(self, from, &mut position, append)?;
+        self.strip_setid()?;
+        Ok(put)
     }
 
     /// pread(2): ESPIPE where there are no offsets, EINVAL for a negative one.
@@ -421,7 +425,29 @@ impl OpenFile {
         }
         check_range(at, from.remaining())?;
         let append = self.flags().contains(OpenFlags::APPEND);
-        self.ops.write(self, from, &mut at, append)
+        let put = self.ops.write(self, from, &mut at, append)?;
+        self.strip_setid()?;
+        Ok(put)
+    }
+
+    /// A file that somebody without CAP_FSETID writes to loses its set-ID bits (write(2)): whoever opened it counts.
+    fn strip_setid(&self) -> Result<(), Errno> {
+        if !self.strips.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let perm = super::permission::without_setid(self.inode.owner()?.mode);
+        match perm {
+            None => Ok(()),
+            perm => self.inode.set_attrs(&SetAttrs {
+                perm,
+                ..SetAttrs::default()
+            }),
+        }
+    }
+
+    /// Writes take set-ID bits away from now on.
+    pub(super) fn set_strips(&self) {
+        self.strips.store(true, Ordering::Relaxed);
     }
 
     /// Where the position is.

@@ -300,12 +300,12 @@ impl Vfs {
             _ => self.open_special(inode, kind, flags, creds)?,
         };
         let inode = Arc::clone(inode);
-        Ok(OpenFile::new(
-            place,
-            inode,
-            ops,
-            flags.difference(OpenFlags::TMPFILE_ONLY),
-        ))
+        let strips = kind == FileType::Regular && !creds.has(Cap::FSETID);
+        let file = OpenFile::new(place, inode, ops, flags.difference(OpenFlags::TMPFILE_ONLY));
+        if strips {
+            file.set_strips();
+        }
+        Ok(file)
     }
 
     /// Opens what the file system itself may not know how to: FIFOs, devices. Sockets can't be opened (ENXIO).

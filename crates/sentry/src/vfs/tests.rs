@@ -595,6 +595,24 @@ fn attributes_change_by_the_rules() {
 }
 
 #[test]
+fn writing_takes_set_id_bits() {
+    for mut world in [World::tmpfs(), World::overlay(TempDir::new())] {
+        world.write("/f", b"x");
+        let target = world.target("/f");
+        world
+            .vfs
+            .chmod(&world.creds, &target, 0o6777)
+            .expect("root may");
+        world.write("/f", b"root keeps them");
+        assert_eq!(world.stat("/f").map(|attrs| attrs.mode), Ok(0o106777));
+        world.creds = Credentials::user(1000, 1000);
+        let file = world.open("/f", OpenFlags::WRONLY).expect("opens");
+        assert_eq!(file.write(&mut Source::slice(b"y")), Ok(1));
+        assert_eq!(world.stat("/f").map(|attrs| attrs.mode), Ok(0o100777));
+    }
+}
+
+#[test]
 fn appending_and_unnamed() {
     for world in World::each() {
         world.write("/log", b"1");
