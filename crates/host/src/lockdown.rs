@@ -5,8 +5,8 @@
 //! or other arguments, kills the process. What cannot be told from arguments in registers (paths, structs) is held by
 //! the mounts instead: the process sees an empty root, and trees without setuid programs, devices and links.
 //!
-//! Invariant of the unsafe code: prctl with constants, seccomp with a program of this process; the handler of debug builds reads the siginfo that the
-//! kernel hands it, and calls write and _exit.
+//! Invariant of the unsafe code: prctl with constants, seccomp with a program of this process; the handler of debug
+//! builds is set up from one stack frame, reads the siginfo that the kernel hands it, and calls write and _exit.
 
 mod calls;
 mod landlock;
@@ -139,6 +139,13 @@ mod trap {
         action.sa_flags = libc::SA_SIGINFO;
         // SAFETY: the handler has the signature that SA_SIGINFO asks for and calls nothing but write and _exit.
         unsafe { libc::sigaction(libc::SIGSYS, &action, std::ptr::null_mut()) };
+        // SAFETY: all-zero is an empty signal set.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `set` is a live set.
+        unsafe { libc::sigaddset(&mut set, libc::SIGSYS) };
+        // Where the signal is blocked, the kernel kills without asking the handler.
+        // SAFETY: `set` is a live set, and no old mask is asked for.
+        unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut()) };
     }
 
     extern "C" fn on_sigsys(
