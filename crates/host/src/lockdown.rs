@@ -48,6 +48,7 @@ impl Filter {
     /// alone, the call is named on standard error first.
     pub fn lock(self) -> Result<(), Errno> {
         let program = program::compile(self.calls(), &MISSING, REFUSAL);
+        warm_up();
         #[cfg(debug_assertions)]
         trap::install();
         rustix::thread::set_no_new_privs(true).map_err(errno)?;
@@ -102,6 +103,12 @@ pub fn refuse_executable_memory() -> Result<(), Errno> {
         return Ok(());
     }
     check(result.into()).map(|_| ())
+}
+
+/// Has rustix find the vDSO, for which it asks prctl or procfs the first time that it needs a clock or a page's size.
+fn warm_up() {
+    rustix::param::page_size();
+    let _ = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
 }
 
 /// Installs the program for all threads.
