@@ -5,8 +5,8 @@
 //! or other arguments, kills the process. What cannot be told from arguments in registers (paths, structs) is held by
 //! the mounts instead: the process sees an empty root, and trees without setuid programs, devices and links.
 //!
-//! Invariant of the unsafe code: prctl with constants, seccomp with a program of this process; the handler of debug builds reads the siginfo that the
-//! kernel hands it, and calls write and _exit.
+//! Invariant of the unsafe code: prctl with constants, seccomp with a program of this process; the handler of debug
+//! builds is set up from one stack frame, reads the siginfo that the kernel hands it, and calls write and _exit.
 
 mod calls;
 mod landlock;
@@ -48,6 +48,7 @@ impl Filter {
     /// alone, the call is named on standard error first.
     pub fn lock(self) -> Result<(), Errno> {
         let program = program::compile(self.calls(), &MISSING, REFUSAL);
+        warm_up();
         #[cfg(debug_assertions)]
         trap::install();
         rustix::thread::set_no_new_privs(true).map_err(errno)?;
@@ -104,6 +105,12 @@ pub fn refuse_executable_memory() -> Result<(), Errno> {
     check(result.into()).map(|_| ())
 }
 
+/// Has rustix find the vDSO, for which it asks prctl or procfs the first time that it needs a clock or a page's size.
+fn warm_up() {
+    rustix::param::page_size();
+    let _ = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+}
+
 /// Installs the program for all threads.
 fn install(program: &[libc::sock_filter]) -> Result<(), Errno> {
     let program = libc::sock_fprog {
@@ -139,6 +146,13 @@ mod trap {
         action.sa_flags = libc::SA_SIGINFO;
         // SAFETY: the handler has the signature that SA_SIGINFO asks for and calls nothing but write and _exit.
         unsafe { libc::sigaction(libc::SIGSYS, &action, std::ptr::null_mut()) };
+        // SAFETY: all-zero is an empty signal set.
+        let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `set` is a live set.
+        unsafe { libc::sigaddset(&mut set, libc::SIGSYS) };
+        // Where the signal is blocked, the kernel kills without asking the handler.
+        // SAFETY: `set` is a live set, and no old mask is asked for.
+        unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut()) };
     }
 
     extern "C" fn on_sigsys(

@@ -291,6 +291,8 @@ fn threads_and_allocation_work_when_locked() {
                     std::thread::Builder::new().name(name).spawn(work).ok()
                 })
                 .collect();
+            let _ = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+            rustix::param::page_size();
             let sum: usize = threads
                 .into_iter()
                 .filter_map(|thread| thread.join().ok())
