@@ -134,11 +134,11 @@ impl Mm {
             host: Arc::clone(&self.host),
             space,
             areas: Mutex::new(child.0),
-            layout: Mutex::new(self.layout.lock().clone()),
+            layout: Mutex::new(self.layout()),
             limit_as: AtomicU64::new(self.limit_as.load(Ordering::Relaxed)),
             limit_data: AtomicU64::new(self.limit_data.load(Ordering::Relaxed)),
             limit_stack: AtomicU64::new(self.limit_stack.load(Ordering::Relaxed)),
-            exe: Mutex::new(self.exe.lock().clone()),
+            exe: Mutex::new(self.exe()),
             users: AtomicU32::new(1),
         };
         drop(areas);
