@@ -124,6 +124,9 @@ pub trait Platform: Send + Sync {
     /// Takes note of stubs that have ended: the sentry's main loop calls it on SIGCHLD. Returns the spaces that ended unasked.
     fn reap(&self) -> Vec<SpaceId>;
 
+    /// Counts a call site that was replaced by a jump to [`systrap::ENTRY`].
+    fn count_patch(&self);
+
     /// What was counted since the start.
     fn counters(&self) -> Counters;
 }
@@ -210,6 +213,12 @@ pub trait Thread: Send + Sync {
 
     /// All registers; where not [full](Thread::is_full), only those that a call is made of.
     fn regs(&self) -> Regs;
+
+    /// The instruction pointer alone.
+    fn rip(&self) -> u64;
+
+    /// Changes the instruction pointer alone. Full state only.
+    fn set_rip(&self, rip: u64);
 
     /// Changes all registers. Full state only.
     fn set_regs(&self, regs: &Regs);

@@ -194,6 +194,14 @@ impl Thread for StubThread {
         }
     }
 
+    fn rip(&self) -> u64 {
+        if self.is_full() { self.frame().rip() } else { self.get64(ctx::RIP) }
+    }
+
+    fn set_rip(&self, rip: u64) {
+        self.frame().set_rip(rip);
+    }
+
     fn set_regs(&self, regs: &Regs) {
         self.frame().set_regs(regs);
         self.set64(ctx::FS_BASE, regs.fs_base);

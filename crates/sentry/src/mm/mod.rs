@@ -11,6 +11,7 @@ mod area;
 mod fault;
 pub mod loader;
 mod map;
+pub mod patch;
 pub mod memory_file;
 mod shared_files;
 
@@ -93,6 +94,7 @@ pub struct Mm {
     exe: Mutex<Option<crate::vfs::Location>, Leaf>,
     /// How many processes use it.
     users: AtomicU32,
+    patches: Mutex<patch::Patches, Leaf>,
 }
 
 impl Mm {
@@ -109,6 +111,7 @@ impl Mm {
             limit_stack: AtomicU64::new(8 << 20),
             exe: Mutex::new(None),
             users: AtomicU32::new(1),
+            patches: Mutex::default(),
         }))
     }
 
@@ -140,6 +143,7 @@ impl Mm {
             limit_stack: AtomicU64::new(self.limit_stack.load(Ordering::Relaxed)),
             exe: Mutex::new(self.exe()),
             users: AtomicU32::new(1),
+            patches: Mutex::new(self.patches.lock().clone()),
         };
         drop(areas);
         Ok((Arc::new(mm), thread))
@@ -164,6 +168,7 @@ impl Mm {
     pub fn clear(&self) -> Result<(), Errno> {
         let mut areas = self.areas.lock();
         self.space.apply(&[MemOp::Unmap { addr: 0, len: USER_TOP }]).map_err(|(_, error)| error)?;
+        self.forget_patches();
         let old = core::mem::take(&mut *areas);
         drop(areas);
         drop(old);
