@@ -122,7 +122,7 @@ core::arch::global_asm!(
     ".section .text.orders, \"ax\"",
     ".globl stub_helper, stub_order_after, stub_helper_futex_after",
     "stub_helper:",
-    "mov r12d, 400",
+    "mov r12d, 1",
     "2: mov eax, [r15 + {SEQ}]",
     "cmp eax, r13d",
     "jne 4f",
