@@ -14,6 +14,7 @@ mod map;
 pub mod patch;
 pub mod memory_file;
 mod shared_files;
+pub mod window;
 
 pub use area::{Area, AreaFlags, Mapping, Prot};
 pub use fault::Fault;
@@ -258,6 +259,9 @@ impl Mm {
 
     /// Reads a string of at most `most` bytes without its NUL; `None` where there is no NUL among the first `most` + 1.
     pub fn get_cstr(&self, from: UserCStr, most: usize) -> Result<Option<Vec<u8>>, Errno> {
+        if let Some(string) = window::string(self.space.id(), from.0) {
+            return Ok((string.len() <= most).then_some(string));
+        }
         let mut bytes = Vec::new();
         let mut addr = from.0;
         let mut chunk = [0u8; 256];
@@ -288,8 +292,28 @@ impl Mm {
     }
 }
 
+impl Mm {
+    /// Whether the guest may write all of the range, which lies in one area.
+    fn writable(&self, addr: u64, len: usize) -> bool {
+        let areas = self.areas.lock();
+        areas.find(addr).is_some_and(|(_, area)| area.prot.contains(Prot::WRITE) && area.end - addr >= len as u64)
+    }
+
+    /// Results that wait in the window are written first where they would be overtaken.
+    fn flush_overlap(&self, addr: u64, len: usize) {
+        if let Some((thread, results)) = window::take_overlap(self.space.id(), addr, len) {
+            // The range was found writable when the results were put there; what changed since shows in the access that follows.
+            let _ = window::flush(self, thread.as_ref(), results);
+        }
+    }
+}
+
 impl GuestMemory for Mm {
     fn copy_in(&self, addr: u64, to: &mut [u8]) -> Result<usize, Errno> {
+        if to.len() <= platform::WINDOW && window::copy_in(self.space.id(), addr, to) {
+            return Ok(to.len());
+        }
+        self.flush_overlap(addr, to.len());
         let mut done = 0;
         while done < to.len() {
             let at = addr.wrapping_add(done as u64);
@@ -303,6 +327,14 @@ impl GuestMemory for Mm {
     }
 
     fn copy_out(&self, addr: u64, from: &[u8]) -> Result<usize, Errno> {
+        if from.len() <= platform::WINDOW
+            && !from.is_empty()
+            && self.writable(addr, from.len())
+            && window::copy_out(self.space.id(), addr, from)
+        {
+            return Ok(from.len());
+        }
+        self.flush_overlap(addr, from.len());
         let mut done = 0;
         while done < from.len() {
             let at = addr.wrapping_add(done as u64);

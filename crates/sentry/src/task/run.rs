@@ -17,8 +17,9 @@ use super::signal::{DefaultAction, SA_NODEFER, SA_RESETHAND, SA_RESTART, SIG_DFL
 use super::signal_frame::FaultInfo;
 use super::tree::ExitStatus;
 use crate::kernel::{Item, Kernel};
-use crate::mm::Fault;
 use crate::mm::patch::Caught;
+use crate::mm::window::{self, Results};
+use crate::mm::{Fault, Mm};
 use crate::sync::order::TaskState;
 use crate::sync::{EventMask, Mutex, WaitQueue, WaiterId, Wake};
 use crate::syscalls;
@@ -58,6 +59,8 @@ pub struct Call {
     timer: Option<TimerId>,
     outcome: Outcome,
     fault: FaultInfo,
+    /// What the stub is to copy when the call is answered.
+    results: Option<Results>,
 }
 
 /// What is to be done once the thread goes on.
@@ -83,6 +86,7 @@ impl Call {
             timer: None,
             outcome: Outcome::Pending,
             fault: FaultInfo::default(),
+            results: None,
         }
     }
 
@@ -90,6 +94,14 @@ impl Call {
         let mut call = Call::new(0, [0; 6]);
         call.outcome = Outcome::Resume;
         call
+    }
+
+    /// Writes its results to guest memory now, since the thread will not come by for them.
+    fn flush(&mut self, mm: &Mm, thread: &dyn Thread) {
+        if let Some(results) = self.results.take() {
+            // The call is past the point where it could fail: a guest that unmapped its own buffer meanwhile loses the result.
+            let _ = window::flush(mm, thread, results);
+        }
     }
 
     /// Takes back what it was registered for.
@@ -348,7 +360,14 @@ impl Task {
             if !registered {
                 call.unregister(&self.kernel);
             }
-            match syscalls::dispatch(self, &mut call) {
+            let mm = self.mm();
+            window::begin(&mm, thread);
+            let step = syscalls::dispatch(self, &mut call);
+            call.results = window::end();
+            if !matches!(step, Step::Done(_)) {
+                call.flush(&mm, thread.as_ref());
+            }
+            match step {
                 Step::Done(result) => {
                     call.unregister(&self.kernel);
                     call.outcome = Outcome::Result(to_register(result));
@@ -414,6 +433,9 @@ impl Task {
                 call.state.cancel(&self.kernel);
                 return self.finish();
             }
+            if self.attention.load(Ordering::SeqCst) {
+                call.flush(&self.mm(), thread.as_ref());
+            }
             if self.attention.swap(false, Ordering::SeqCst) || matches!(call.outcome, Outcome::Interrupted(_)) || self.process.is_stopped() {
                 if self.process.is_stopped() {
                     self.run.keep(call);
@@ -463,7 +485,12 @@ impl Task {
                 continue;
             }
             return match call.outcome {
-                Outcome::Result(value) => thread.answer(value),
+                Outcome::Result(value) => {
+                    if let Some(results) = call.results {
+                        thread.copy_out(results.addr, results.len);
+                    }
+                    thread.answer(value);
+                }
                 _ => thread.resume(),
             };
         }
