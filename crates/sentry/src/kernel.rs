@@ -314,7 +314,11 @@ impl Kernel {
     /// Prints a line about a process that ends by a signal.
     pub fn log_fatal(&self, task: &Task, info: &SigInfo) {
         if self.strace {
-            host::log::line(&format!("[{:5}] --- killed by {} ---", task.tid(), info.signo));
+            let regs = task.thread().map(|thread| thread.regs()).unwrap_or_default();
+            host::log::line(&format!("[{:5}] --- killed by {info:?}: {regs:x?} ---", task.tid()));
+            for (start, area) in task.mm().snapshot() {
+                host::log::line(&format!("{start:x}-{:x} {:?}", area.end, area.prot));
+            }
         }
     }
 

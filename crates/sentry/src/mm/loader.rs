@@ -433,7 +433,8 @@ impl Elf {
             let mem_end = addr + segment.size;
             if segment.size > segment.file_size {
                 if segment.prot.contains(Prot::WRITE) && file_end < file_pages {
-                    let zero = vec![0; usize::try_from(file_pages.min(mem_end) - file_end).unwrap_or(0)];
+                    // To the page's end: ld.so takes what is behind its data for its first allocations.
+                    let zero = vec![0; usize::try_from(file_pages - file_end).unwrap_or(0)];
                     mm.write(file_end, &zero)?;
                 }
                 let bss_end = page_up(mem_end).ok_or(Errno::ENOEXEC)?;

@@ -38,12 +38,7 @@ pub(crate) fn dispatch(task: &Arc<Task>, call: &mut Call) -> Step {
     let first = matches!(call.state, CallState::New);
     let step = match row.run {
         table::Run::Handler(run) => run(task, &call.args, &mut call.state),
-        table::Run::Error(error) => {
-            if error == Errno::ENOSYS {
-                task.kernel.log_unimplemented(call.number);
-            }
-            Step::Done(Err(error))
-        }
+        table::Run::Error(error) => Step::Done(Err(error)),
     };
     if task.kernel.strace {
         trace(task, row, call, first, &step);

@@ -263,7 +263,8 @@ impl Task {
             signals: SignalState { mask: signals.mask, saved: None, stack },
         };
         let publish = |task: &Arc<Task>, host: Arc<dyn platform::Thread>| {
-            *task.name.lock() = *self.name.lock();
+            let name = *self.name.lock();
+            *task.name.lock() = name;
             task.no_new_privs.store(self.no_new_privs.load(Ordering::Relaxed), Ordering::Relaxed);
             task.timer_slack.store(self.timer_slack.load(Ordering::Relaxed), Ordering::Relaxed);
             if flags.contains(CloneFlags::CHILD_CLEARTID) {
