@@ -13,6 +13,7 @@ mod io;
 mod memory;
 mod misc;
 mod names;
+mod poll;
 mod process;
 mod signal;
 mod splice;

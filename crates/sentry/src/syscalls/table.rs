@@ -223,6 +223,7 @@ static ALL: &[&[Row]] = &[
     super::fcntl::ROWS,
     super::io::ROWS,
     super::names::ROWS,
+    super::poll::ROWS,
     super::splice::ROWS,
 ];
 
