@@ -114,6 +114,7 @@ fn run(spec: &BootSpec, mut inherited: Inherited, control: &OwnedFd) -> Result<C
         vdso,
         unseen: (root.unseen, root.unseen_mount),
     });
+    crate::fs::proc::mount(&kernel, &spec.cpu).map_err(failed("mounting /proc and /sys"))?;
     if let Err(refused) = start_first(&kernel, spec, &mut inherited) {
         return Ok(refused);
     }
