@@ -61,11 +61,20 @@ pub(super) fn with_path<R>(
     path: UserCStr,
     with: impl FnOnce(&PathCx<'_>, &[u8]) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
-    let path = task.mm().get_path(path)?;
+    with_path_bytes(task, dirfd, &task.mm().get_path(path)?, with)
+}
+
+/// The same for a path that was copied in already.
+pub(super) fn with_path_bytes<R>(
+    task: &Arc<Task>,
+    dirfd: Fd,
+    path: &[u8],
+    with: impl FnOnce(&PathCx<'_>, &[u8]) -> Result<R, Errno>,
+) -> Result<R, Errno> {
     let fs = task.fs();
     let creds = task.creds();
     let dirfd = if dirfd.0 == abi::fs::AT_FDCWD || path.starts_with(b"/") { None } else { Some(task.files().get(dirfd.0)?) };
-    with(&PathCx { fs: &fs, creds: &creds, dirfd }, &path)
+    with(&PathCx { fs: &fs, creds: &creds, dirfd }, path)
 }
 
 /// The current directory.
@@ -168,7 +177,7 @@ fn write_segments(task: &Arc<Task>, fd: Fd, segments: &[Iovec], at: Option<i64>,
 }
 
 /// The segments without their first `done` bytes.
-fn skip(segments: &[Iovec], done: usize) -> Vec<Iovec> {
+pub(super) fn skip(segments: &[Iovec], done: usize) -> Vec<Iovec> {
     let mut left = done as u64;
     let mut rest = Vec::with_capacity(segments.len());
     for segment in segments {

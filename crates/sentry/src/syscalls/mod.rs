@@ -8,9 +8,11 @@ mod files;
 mod futex;
 mod identity;
 mod memory;
+mod message;
 mod misc;
 mod process;
 mod signal;
+mod socket;
 pub mod table;
 mod time;
 

@@ -225,7 +225,7 @@ static INDEX: std::sync::OnceLock<[Option<&'static Row>; NUMBERS]> = std::sync::
 pub fn row(number: u32) -> Option<&'static Row> {
     let index = INDEX.get_or_init(|| {
         let mut index = [None; NUMBERS];
-        for row in ROWS.iter().chain(super::files::ROWS) {
+        for row in ROWS.iter().chain(super::files::ROWS).chain(super::socket::ROWS) {
             index[row.number as usize] = Some(row);
         }
         index
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn each_number_has_one_row() {
         let mut seen = [false; NUMBERS];
-        for row in ROWS.iter().chain(super::super::files::ROWS) {
+        for row in ROWS.iter().chain(super::super::files::ROWS).chain(super::socket::ROWS) {
             assert!(!std::mem::replace(&mut seen[row.number as usize], true), "{} stands twice", row.name);
         }
     }
