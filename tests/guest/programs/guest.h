@@ -23,3 +23,11 @@
         name();                                                                                                           \
         fflush(stdout);                                                                                                   \
     } while (0)
+
+// Says what a call came to, with its error.
+#define SHOW(what, call)                                                                                                  \
+    do {                                                                                                                  \
+        errno = 0;                                                                                                        \
+        long show_value = (long)(call);                                                                                   \
+        printf("%s: %ld%s%s\n", what, show_value, show_value == -1 ? " " : "", show_value == -1 ? strerror(errno) : ""); \
+    } while (0)

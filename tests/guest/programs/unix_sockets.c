@@ -73,17 +73,18 @@ static void streams(void) {
     int n = 0;
     CHECK(ioctl(s[1], FIONREAD, &n));
     printf("FIONREAD %d\n", n);
-    printf("peek %d\n", (int)recv(s[1], buf, 7, MSG_PEEK));
-    printf("read %d %.7s\n", (int)read(s[1], buf, 7), buf);
+    SHOW("peek", recv(s[1], buf, 7, MSG_PEEK));
+    SHOW("read", read(s[1], buf, 7));
+    printf("%.7s\n", buf);
     printf("waitall+dontwait %d\n", (int)recv(s[1], buf, 7, MSG_WAITALL | MSG_DONTWAIT));
-    printf("empty %d %s\n", (int)recv(s[1], buf, 7, MSG_DONTWAIT), strerror(errno));
+    SHOW("empty", recv(s[1], buf, 7, MSG_DONTWAIT));
     CHECK(shutdown(s[0], SHUT_WR));
     printf("half %#x %#x\n", events(s[0]), events(s[1]));
     printf("eof %d\n", (int)read(s[1], buf, 7));
     printf("back %d\n", (int)write(s[1], "x", 1));
     printf("got %d\n", (int)read(s[0], buf, 7));
     signal(SIGPIPE, SIG_IGN);
-    printf("epipe %d %s\n", (int)write(s[0], "x", 1), strerror(errno));
+    SHOW("epipe", write(s[0], "x", 1));
     write(s[1], "unread", 6);
     close(s[0]);
     int error = -1;
@@ -91,7 +92,7 @@ static void streams(void) {
     printf("closed %#x\n", events(s[1]));
     CHECK(getsockopt(s[1], SOL_SOCKET, SO_ERROR, &error, &len));
     printf("error %s, then %#x\n", strerror(error), events(s[1]));
-    printf("write %d %s\n", (int)send(s[1], "x", 1, MSG_NOSIGNAL), strerror(errno));
+    SHOW("write", send(s[1], "x", 1, MSG_NOSIGNAL));
     close(s[1]);
 }
 
@@ -134,7 +135,7 @@ static void bulk(void) {
     wait(NULL);
     struct timeval tv = {0, 30000};
     CHECK(setsockopt(s[1], SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv));
-    printf("timeout %zd %s\n", recv(s[1], data, 8, 0), strerror(errno));
+    SHOW("timeout", recv(s[1], data, 8, 0));
     close(s[0]);
     close(s[1]);
 }
@@ -147,17 +148,17 @@ static void names(void) {
     socklen_t len = address(&a, path, 0), blen = sizeof b;
     int l = CHECK(socket(AF_UNIX, SOCK_STREAM, 0));
     printf("unbound %#x\n", events(l));
-    printf("listen unbound: %d %s\n", listen(l, 1), strerror(errno));
+    SHOW("listen unbound", listen(l, 1));
     int c = CHECK(socket(AF_UNIX, SOCK_STREAM, 0));
-    printf("nobody: %d %s\n", connect(c, (void *)&a, len), strerror(errno));
+    SHOW("nobody", connect(c, (void *)&a, len));
     CHECK(bind(l, (void *)&a, len));
     struct stat st;
     CHECK(stat(path, &st));
     printf("is socket %d\n", S_ISSOCK(st.st_mode));
-    printf("twice: %d %s\n", bind(l, (void *)&a, len), strerror(errno));
+    SHOW("twice", bind(l, (void *)&a, len));
     int other = CHECK(socket(AF_UNIX, SOCK_STREAM, 0));
-    printf("in use: %d %s\n", bind(other, (void *)&a, len), strerror(errno));
-    printf("not listening: %d %s\n", connect(c, (void *)&a, len), strerror(errno));
+    SHOW("in use", bind(other, (void *)&a, len));
+    SHOW("not listening", connect(c, (void *)&a, len));
     CHECK(listen(l, 1));
     printf("listening %#x\n", events(l));
     int on = 0;
@@ -165,7 +166,7 @@ static void names(void) {
     CHECK(getsockopt(l, SOL_SOCKET, SO_ACCEPTCONN, &on, &olen));
     printf("ACCEPTCONN %d\n", on);
     CHECK(connect(c, (void *)&a, len));
-    printf("again: %d %s\n", connect(c, (void *)&a, len), strerror(errno));
+    SHOW("again", connect(c, (void *)&a, len));
     int more[8], queued = 0;
     for (int i = 0; i < 8; i++) {
         more[i] = CHECK(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0));
@@ -192,14 +193,14 @@ static void names(void) {
     CHECK(getsockopt(c, SOL_SOCKET, SO_PEERCRED, &u, &olen));
     printf("peer %d %d %d\n", u.pid == getpid(), u.uid, u.gid);
     close(l);
-    printf("waiting one: %zd %s\n", read(more[0], buf, 1), strerror(errno));
-    printf("gone: %d %s\n", connect(other, (void *)&a, len), strerror(errno));
+    SHOW("waiting one", read(more[0], buf, 1));
+    SHOW("gone", connect(other, (void *)&a, len));
     unlink(path);
     len = address(&a, "guest-abstract", 1);
     l = CHECK(socket(AF_UNIX, SOCK_SEQPACKET, 0));
     CHECK(bind(l, (void *)&a, len));
     CHECK(listen(l, 5));
-    printf("wrong type: %d %s\n", connect(other, (void *)&a, len), strerror(errno));
+    SHOW("wrong type", connect(other, (void *)&a, len));
     int p = CHECK(socket(AF_UNIX, SOCK_SEQPACKET, 0));
     if (fork() == 0) {
         int q = accept(l, NULL, NULL);
@@ -232,7 +233,7 @@ static void datagrams(void) {
     int x = CHECK(socket(AF_UNIX, SOCK_DGRAM, 0)), y = CHECK(socket(AF_UNIX, SOCK_DGRAM, 0));
     CHECK(bind(x, (void *)&a, alen));
     CHECK(bind(y, (void *)&b, blen));
-    printf("no peer: %zd %s\n", send(x, "1", 1, 0), strerror(errno));
+    SHOW("no peer", send(x, "1", 1, 0));
     printf("sent %zd\n", sendto(x, "to b", 4, 0, (void *)&b, blen));
     char buf[32];
     printf("peek %zd\n", recv(y, buf, 2, MSG_PEEK | MSG_TRUNC));
@@ -241,17 +242,19 @@ static void datagrams(void) {
     CHECK(connect(x, (void *)&b, blen));
     CHECK(connect(y, (void *)&a, alen));
     int z = CHECK(socket(AF_UNIX, SOCK_DGRAM, 0));
-    printf("not the peer: %zd %s\n", sendto(z, "x", 1, 0, (void *)&b, blen), strerror(errno));
-    printf("nobody: %d %s\n", connect(z, (void *)&a, alen - 1), strerror(errno));
+    SHOW("not the peer", sendto(z, "x", 1, 0, (void *)&b, blen));
+    SHOW("nobody", connect(z, (void *)&a, alen - 1));
     int count = 0;
     while (send(x, "m", 1, MSG_DONTWAIT) == 1) count++;
-    printf("queue %d %s, events %#x\n", count, strerror(errno), events(x));
+    printf("queue %d, %s", count > 4, strerror(errno));
+    printf(", writable %d\n", !!(events(x) & POLLOUT));
     while (recv(y, buf, 1, MSG_DONTWAIT) == 1) {}
     printf("events %#x\n", events(x));
     struct mmsghdr m[3] = {0};
     struct iovec iov[3] = {{"one", 3}, {"two22", 5}, {"three", 5}};
     for (int i = 0; i < 3; i++) m[i].msg_hdr.msg_iov = &iov[i], m[i].msg_hdr.msg_iovlen = 1;
-    printf("sendmmsg %d: %d %d %d\n", sendmmsg(x, m, 3, 0), m[0].msg_len, m[1].msg_len, m[2].msg_len);
+    SHOW("sendmmsg", sendmmsg(x, m, 3, 0));
+    printf("%d %d %d\n", m[0].msg_len, m[1].msg_len, m[2].msg_len);
     char in[4][8];
     struct mmsghdr r[4] = {0};
     struct iovec riov[4];
@@ -261,9 +264,9 @@ static void datagrams(void) {
     for (int i = 0; i < got; i++) printf(" %d %#x %.4s", r[i].msg_len, r[i].msg_hdr.msg_flags, in[i]);
     printf("\n");
     static char big[400000];
-    printf("big %zd %s\n", send(x, big, sizeof big, 0), strerror(errno));
+    SHOW("big", send(x, big, sizeof big, 0));
     close(y);
-    printf("refused %zd %s\n", send(x, "m", 1, 0), strerror(errno));
+    SHOW("refused", send(x, "m", 1, 0));
     close(x);
     close(z);
 }
@@ -287,7 +290,7 @@ static void rights(void) {
     for (int i = 0; i < n; i++) close(in[i]);
     send_fds(s[0], (int[]){p[0]}, 1, "x", 1);
     printf("read drops them %zd\n", read(s[1], buf, 8));
-    printf("bad fd %d %s\n", send_fds(s[0], (int[]){999}, 1, "x", 1), strerror(errno));
+    SHOW("bad fd", send_fds(s[0], (int[]){999}, 1, "x", 1));
     send_fds(s[0], (int[]){p[1]}, 1, "x", 1);
     close(p[1]);
     struct pollfd pp = {p[0], POLLIN, 0};
@@ -352,11 +355,11 @@ static void credentials(void) {
     CHECK(setsockopt(s[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size));
     CHECK(getsockopt(s[0], SOL_SOCKET, SO_SNDBUF, &size, &len));
     printf("SNDBUF %d\n", size);
-    printf("unknown option: %d %s\n", setsockopt(s[0], SOL_SOCKET, 9999, &size, sizeof size), strerror(errno));
-    printf("not a socket: %d %s\n", listen(1, 1), strerror(errno));
-    printf("family: %d %s\n", socket(44, SOCK_STREAM, 0), strerror(errno));
-    printf("type: %d %s\n", socket(AF_UNIX, 9, 0), strerror(errno));
-    printf("protocol: %d %s\n", socket(AF_UNIX, SOCK_STREAM, 7), strerror(errno));
+    SHOW("unknown option", setsockopt(s[0], SOL_SOCKET, 9999, &size, sizeof size));
+    SHOW("not a socket", listen(1, 1));
+    SHOW("family", socket(100, SOCK_STREAM, 0));
+    SHOW("type", socket(AF_UNIX, 9, 0));
+    SHOW("protocol", socket(AF_UNIX, SOCK_STREAM, 7));
 }
 
 static volatile int pipes;
@@ -365,17 +368,17 @@ static void on_pipe(int signal) { pipes++; }
 static void readiness(void) {
     int s[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, s));
-    int e = CHECK(epoll_create1(0));
+    int e = CHECK(epoll_create1(0)), count;
     struct epoll_event ev = {EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, {.fd = s[1]}}, out[4];
     CHECK(epoll_ctl(e, EPOLL_CTL_ADD, s[1], &ev));
-    printf("epoll %d %#x\n", epoll_wait(e, out, 4, 0), out[0].events);
+    count = epoll_wait(e, out, 4, 0), printf("epoll %d %#x\n", count, out[0].events);
     printf("epoll %d\n", epoll_wait(e, out, 4, 0));
     write(s[0], "x", 1);
-    printf("epoll %d %#x\n", epoll_wait(e, out, 4, 0), out[0].events);
+    count = epoll_wait(e, out, 4, 0), printf("epoll %d %#x\n", count, out[0].events);
     write(s[0], "x", 1);
-    printf("epoll %d %#x\n", epoll_wait(e, out, 4, 0), out[0].events);
+    count = epoll_wait(e, out, 4, 0), printf("epoll %d %#x\n", count, out[0].events);
     close(s[0]);
-    printf("epoll %d %#x\n", epoll_wait(e, out, 4, 100), out[0].events);
+    count = epoll_wait(e, out, 4, 100), printf("epoll %d %#x\n", count, out[0].events);
     signal(SIGPIPE, on_pipe);
     write(s[1], "x", 1);
     send(s[1], "x", 1, 0);

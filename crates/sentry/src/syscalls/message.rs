@@ -112,7 +112,7 @@ impl Transfer<'_> {
                 Kind::SeqPacket => {}
                 Kind::Datagram => {
                     let len = i32::try_from(header.name_len).map_err(|_| Errno::EINVAL)?;
-                    to = Some(find(self.task, &get_address(self.task, header.name, len)?)?);
+                    to = Some(find(self.task, socket, &get_address(self.task, header.name, len)?)?);
                 }
             }
         }

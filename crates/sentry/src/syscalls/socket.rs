@@ -183,14 +183,13 @@ fn accept_one(task: &Arc<Task>, file: &OpenFile, to: u64, len: UserPtr<i32>, fla
 }
 
 /// The socket that an address leads to: ECONNREFUSED where nobody is there, and what path lookup says.
-pub(super) fn find(task: &Arc<Task>, address: &[u8]) -> Result<Arc<UnixSocket>, Errno> {
-    let space = &task.kernel.unix;
+pub(super) fn find(task: &Arc<Task>, socket: &UnixSocket, address: &[u8]) -> Result<Arc<UnixSocket>, Errno> {
     match Given::parse(address)? {
         Given::Unnamed => Err(Errno::EINVAL),
-        Given::Abstract(name) => UnixSocket::find_abstract(space, &name),
+        Given::Abstract(name) => socket.find_abstract(&name),
         Given::Path(path) => {
             let key = with_path_bytes(task, CWD, &path, |cx, path| task.kernel.vfs().find_socket(cx, path))?;
-            UnixSocket::find_file(space, key)
+            socket.find_file(key)
         }
     }
 }
@@ -207,10 +206,10 @@ fn connect(task: &Arc<Task>, fd: Fd, address: u64, len: i32, state: &mut CallSta
         }
         if socket.kind() == Kind::Datagram {
             // AF_UNSPEC takes the peer away.
-            let to = if address.starts_with(&[0, 0]) { None } else { Some(find(task, &address)?) };
+            let to = if address.starts_with(&[0, 0]) { None } else { Some(find(task, socket, &address)?) };
             return socket.connect_datagram(to.as_ref()).map(|()| (Connecting::Done, None));
         }
-        let to = find(task, &address)?;
+        let to = find(task, socket, &address)?;
         Ok((socket.connect(&to, &identity(task))?, socket.options.send_timeout()))
     });
     match result {

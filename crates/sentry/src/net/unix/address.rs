@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use abi::Errno;
 use abi::net::AF_UNIX;
 
-use super::UnixSocket;
+use super::{Kind, UnixSocket};
 use crate::vfs::InodeKey;
 
 /// The most bytes of `sun_path`.
@@ -72,7 +72,8 @@ impl Address {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     File(InodeKey),
-    Abstract(Vec<u8>),
+    /// Each type of socket has names of its own.
+    Abstract(Kind, Vec<u8>),
 }
 
 /// Who has which address.
@@ -101,12 +102,12 @@ impl Names {
     }
 
     /// An abstract name that nobody has: five hexadecimal digits (unix(7), autobind).
-    pub(super) fn unused(&mut self) -> Result<Vec<u8>, Errno> {
+    pub(super) fn unused(&mut self, kind: Kind) -> Result<Vec<u8>, Errno> {
         const ALL: u32 = 1 << 20;
         for _ in 0..ALL {
             self.next = (self.next + 1) % ALL;
             let name = format!("{:05x}", self.next).into_bytes();
-            if self.get(&Key::Abstract(name.clone())).is_none() {
+            if self.get(&Key::Abstract(kind, name.clone())).is_none() {
                 return Ok(name);
             }
         }

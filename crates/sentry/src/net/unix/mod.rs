@@ -53,7 +53,7 @@ pub struct Space {
 }
 
 /// A socket's type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// `SOCK_STREAM`
     Stream,
@@ -280,13 +280,13 @@ impl UnixSocket {
 
     /// bind(2) to an abstract name: EADDRINUSE, EINVAL where it has an address.
     pub fn bind_abstract(&self, name: &[u8]) -> Result<(), Errno> {
-        self.bind(Key::Abstract(name.to_vec()), Address::abstract_name(name))
+        self.bind(Key::Abstract(self.kind, name.to_vec()), Address::abstract_name(name))
     }
 
     /// bind(2) to any abstract name, unless it has an address.
     pub fn bind_any(&self) -> Result<(), Errno> {
         while self.name.get().is_none() {
-            let name = self.space.names.lock().unused()?;
+            let name = self.space.names.lock().unused(self.kind)?;
             match self.bind_abstract(&name) {
                 Err(Errno::EADDRINUSE) => {}
                 Err(Errno::EINVAL) => break,
@@ -418,14 +418,14 @@ impl UnixSocket {
         }
     }
 
-    /// The socket that an abstract name leads to; ECONNREFUSED.
-    pub fn find_abstract(space: &Space, name: &[u8]) -> Result<Arc<UnixSocket>, Errno> {
-        space.names.lock().get(&Key::Abstract(name.to_vec())).ok_or(Errno::ECONNREFUSED)
+    /// The socket of the same type that an abstract name leads to; ECONNREFUSED.
+    pub fn find_abstract(&self, name: &[u8]) -> Result<Arc<UnixSocket>, Errno> {
+        self.space.names.lock().get(&Key::Abstract(self.kind, name.to_vec())).ok_or(Errno::ECONNREFUSED)
     }
 
     /// The socket that a socket's inode leads to; ECONNREFUSED.
-    pub fn find_file(space: &Space, inode: InodeKey) -> Result<Arc<UnixSocket>, Errno> {
-        space.names.lock().get(&Key::File(inode)).ok_or(Errno::ECONNREFUSED)
+    pub fn find_file(&self, inode: InodeKey) -> Result<Arc<UnixSocket>, Errno> {
+        self.space.names.lock().get(&Key::File(inode)).ok_or(Errno::ECONNREFUSED)
     }
 
     fn putting(&self) -> Putting {
