@@ -19,6 +19,8 @@ use abi::Errno;
 
 /// The end of guest addresses: no mapping lies at or above it.
 pub const USER_TOP: u64 = systrap::USER_TOP;
+/// How many bytes of inputs, and of results, the stub copies itself.
+pub const WINDOW: usize = 4096;
 /// The size of a page.
 pub const PAGE: u64 = 4096;
 
@@ -124,6 +126,9 @@ pub trait Platform: Send + Sync {
     /// Takes note of stubs that have ended: the sentry's main loop calls it on SIGCHLD. Returns the spaces that ended unasked.
     fn reap(&self) -> Vec<SpaceId>;
 
+    /// Counts a call site that was replaced by a jump to [`systrap::ENTRY`].
+    fn count_patch(&self);
+
     /// What was counted since the start.
     fn counters(&self) -> Counters;
 }
@@ -211,6 +216,12 @@ pub trait Thread: Send + Sync {
     /// All registers; where not [full](Thread::is_full), only those that a call is made of.
     fn regs(&self) -> Regs;
 
+    /// The instruction pointer alone.
+    fn rip(&self) -> u64;
+
+    /// Changes the instruction pointer alone. Full state only.
+    fn set_rip(&self, rip: u64);
+
     /// Changes all registers. Full state only.
     fn set_regs(&self, regs: &Regs);
 
@@ -219,6 +230,22 @@ pub trait Thread: Send + Sync {
 
     /// Changes that state. Full state only. EINVAL where it is malformed.
     fn set_fpu(&self, fpu: Option<&Fpu>) -> Result<(), Errno>;
+
+    /// What the stub has already copied of the reported call's inputs: from where, and how many bytes.
+    fn copied_in(&self) -> (u64, usize);
+
+    /// Reads from the window of inputs, whose bytes are the guest's to change until they are read.
+    fn window_read(&self, at: usize, to: &mut [u8]);
+
+    /// Reads back from the window of results.
+    fn results_read(&self, at: usize, to: &mut [u8]);
+
+    /// Writes to the window of results.
+    fn results_write(&self, at: usize, from: &[u8]);
+
+    /// Lets the stub copy the first `len` bytes of the window of results to `addr` when the call is answered; EFAULT is the
+    /// result then where it can't.
+    fn copy_out(&self, addr: u64, len: usize);
 
     /// Answers a call and lets the thread go on.
     fn answer(&self, result: u64);

@@ -112,6 +112,7 @@ fn run(spec: &BootSpec, mut inherited: Inherited, control: &OwnedFd) -> Result<C
         strace: spec.strace,
         hostname: spec.hostname.clone(),
         vdso,
+        unseen: (root.unseen, root.unseen_mount),
     });
     if let Err(refused) = start_first(&kernel, spec, &mut inherited) {
         return Ok(refused);

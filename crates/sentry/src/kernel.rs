@@ -12,6 +12,7 @@ use abi::signal::{SigInfo, Signal};
 use host::poll::{Poller, Token};
 use platform::{ContextId, Platform};
 
+use crate::fs::tmpfs::TmpFs;
 use crate::ipc::futex::Futexes;
 use crate::mm::MmHost;
 use crate::spec::Limits;
@@ -19,7 +20,7 @@ use crate::sync::order::{Leaf, ProcessTree, RunQueue};
 use crate::sync::{EventMask, Mutex, WaitQueue};
 use crate::task::{ExitStatus, Task, Tree};
 use crate::time::{Clocks, Deadline, OnTime, TimerId, Timers};
-use crate::vfs::Vfs;
+use crate::vfs::{Mount, Vfs};
 
 /// Something for a worker to do.
 pub enum Item {
@@ -57,6 +58,7 @@ pub struct Kernel {
     pub domainname: Mutex<String, Leaf>,
     unimplemented: Mutex<HashSet<u32>, Leaf>,
     vdso: Option<u64>,
+    unseen: (Arc<TmpFs>, Arc<Mount>),
 }
 
 /// Whose reports a context's are.
@@ -85,6 +87,8 @@ pub struct Parts {
     pub hostname: String,
     /// The vDSO that programs are told of.
     pub vdso: Option<u64>,
+    /// A tmpfs that is mounted nowhere, for files in memory without a name, and its mount.
+    pub unseen: (Arc<TmpFs>, Arc<Mount>),
 }
 
 /// How many contexts a platform has at the most.
@@ -120,6 +124,7 @@ impl Kernel {
             domainname: Mutex::new("(none)".to_owned()),
             unimplemented: Mutex::new(HashSet::new()),
             vdso: parts.vdso,
+            unseen: parts.unseen,
         })
     }
 
@@ -156,6 +161,11 @@ impl Kernel {
     /// The vDSO that programs are told of.
     pub fn vdso(&self) -> Option<u64> {
         self.vdso
+    }
+
+    /// A tmpfs that is mounted nowhere, for files in memory without a name, and its mount.
+    pub fn unseen(&self) -> (&Arc<TmpFs>, &Arc<Mount>) {
+        (&self.unseen.0, &self.unseen.1)
     }
 
     /// What getpid and gettid may be answered with inside the guest: nothing while calls are printed.

@@ -33,8 +33,12 @@ pub const INTERRUPT_SIGNAL: u32 = 23;
 pub const RESULTS: u64 = 0x1000;
 /// Within a thread area: the window through which small inputs and results of calls travel.
 pub const WINDOW: u64 = 0x2000;
-/// How large the window is.
-pub const WINDOW_LEN: u64 = 0x2000;
+/// Within a thread area: where results begin in the window; inputs lie before.
+pub const WINDOW_OUT: u64 = 0x3000;
+/// How much fits each way.
+pub const WINDOW_LEN: u64 = 0x1000;
+/// How much of a path is copied.
+pub const PATH_LEN: u64 = 0x200;
 /// Within a thread area: the alternate stack, up to the area's end.
 pub const STACK: u64 = 0x4000;
 
@@ -75,8 +79,6 @@ pub mod ctx {
     pub const RETURN: u64 = 0x48;
     /// u32: bytes to copy from the window to `COPY_OUT_TO` before going on.
     pub const COPY_OUT_LEN: u64 = 0x50;
-    /// u32: where in the window they begin.
-    pub const COPY_OUT_FROM: u64 = 0x54;
     /// u64: where they go.
     pub const COPY_OUT_TO: u64 = 0x58;
     /// u32: 1 where the bases below are to be loaded.
@@ -116,8 +118,10 @@ pub mod ctx {
     pub const RIP: u64 = 0xe8;
     /// u16: flags, as LAHF and SETO give them.
     pub const FLAGS: u64 = 0xf0;
-    /// u64: what an input copy into the window brought (bytes), by argument.
+    /// u64: how many bytes of input the stub has copied to the window.
     pub const COPIED_IN: u64 = 0xf8;
+    /// u64: where they came from.
+    pub const COPIED_FROM: u64 = 0x148;
 
     /// `stack_t`: the alternate stack, for sigaltstack(2).
     pub const STACK_T: u64 = 0x100;
@@ -131,6 +135,45 @@ pub mod ctx {
     pub const ATOMIC_FOUND: u64 = 0x138;
     /// See `ATOMIC_ADDR`.
     pub const ATOMIC_FAULT: u64 = 0x140;
+}
+
+/// Which inputs of which calls are copied: a byte a call.
+pub mod input {
+    /// A string in the first argument.
+    pub const PATH: u8 = 1;
+    /// A string in the second argument.
+    pub const PATH_AT: u8 = 2;
+    /// The second argument's bytes, as many as the third says.
+    pub const BUFFER: u8 = 3;
+
+    /// The calls, by number.
+    pub const TABLE: [u8; 512] = {
+        let mut table = [0; 512];
+        // write, pwrite64, sendto
+        table[1] = BUFFER;
+        table[18] = BUFFER;
+        table[44] = BUFFER;
+        // open, stat, lstat, access, chdir, mkdir, rmdir, unlink, readlink, statfs
+        table[2] = PATH;
+        table[4] = PATH;
+        table[6] = PATH;
+        table[21] = PATH;
+        table[80] = PATH;
+        table[83] = PATH;
+        table[84] = PATH;
+        table[87] = PATH;
+        table[89] = PATH;
+        table[137] = PATH;
+        // openat, newfstatat, readlinkat, faccessat, unlinkat, statx, faccessat2
+        table[257] = PATH_AT;
+        table[262] = PATH_AT;
+        table[267] = PATH_AT;
+        table[269] = PATH_AT;
+        table[263] = PATH_AT;
+        table[332] = PATH_AT;
+        table[439] = PATH_AT;
+        table
+    };
 }
 
 /// Values of a context's state.

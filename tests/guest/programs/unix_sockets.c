@@ -255,7 +255,7 @@ static void datagrams(void) {
     for (int i = 0; i < 3; i++) m[i].msg_hdr.msg_iov = &iov[i], m[i].msg_hdr.msg_iovlen = 1;
     SHOW("sendmmsg", sendmmsg(x, m, 3, 0));
     printf("%d %d %d\n", m[0].msg_len, m[1].msg_len, m[2].msg_len);
-    char in[4][8];
+    char in[4][8] = {0};
     struct mmsghdr r[4] = {0};
     struct iovec riov[4];
     for (int i = 0; i < 4; i++) riov[i] = (struct iovec){in[i], 4}, r[i].msg_hdr.msg_iov = &riov[i], r[i].msg_hdr.msg_iovlen = 1;

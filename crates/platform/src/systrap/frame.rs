@@ -110,6 +110,10 @@ impl<'a> Frame<'a> {
         self.get(RIP)
     }
 
+    pub(crate) fn set_rip(&self, rip: u64) {
+        self.set(RIP, rip);
+    }
+
     /// The arguments of a call.
     pub(crate) fn args(&self) -> [u64; 6] {
         [

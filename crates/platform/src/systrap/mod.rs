@@ -28,6 +28,9 @@ mod labels {
 
 pub use layout::USER_TOP;
 
+/// Where a replaced call site enters the stub: the number in RAX, the place to return to in RCX, everything else as for SYSCALL.
+pub const ENTRY: u64 = labels::STUB_ENTRY;
+
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -313,6 +316,10 @@ impl Platform for Systrap {
             .filter(|space| space.check_dead())
             .map(|space| space.id())
             .collect()
+    }
+
+    fn count_patch(&self) {
+        self.shared.counters.patched_sites.fetch_add(1, Ordering::Relaxed);
     }
 
     fn counters(&self) -> Counters {

@@ -9,6 +9,7 @@ pub mod pipe;
 pub mod proc;
 pub mod pseudo;
 pub mod root;
+pub mod signalfd;
 pub mod stdio;
 pub mod sys;
 pub mod tmpfs;

@@ -118,7 +118,8 @@ impl Pipe {
         self.len() == 0
     }
 
-    fn has_readers(&self) -> bool {
+    /// Whether somebody could read what is put in.
+    pub fn has_readers(&self) -> bool {
         self.readers.load(Ordering::Acquire) > 0
     }
 
@@ -158,6 +159,43 @@ impl Pipe {
             self.queue.notify(EventMask::OUT | EventMask::WRNORM);
         }
         Ok(got)
+    }
+
+    /// Copies the first bytes that are in it and leaves them there (tee(2)): EAGAIN where it is empty and can be filled.
+    pub fn peek(&self, to: &mut [u8]) -> Result<usize, Errno> {
+        let state = self.state.lock();
+        let got = to.len().min(state.bytes.len());
+        state.bytes.peek(&mut to[..got]);
+        drop(state);
+        if got == 0 && !to.is_empty() && self.has_writers() {
+            return Err(Errno::EAGAIN);
+        }
+        Ok(got)
+    }
+
+    /// Takes away the first bytes, which were copied before.
+    pub fn consume(&self, count: usize) {
+        let mut state = self.state.lock();
+        let count = count.min(state.bytes.len());
+        state.bytes.skip(count);
+        let mut left = count;
+        while left > 0
+            && let Some(packet) = state.packets.front_mut()
+        {
+            let gone = left.min(*packet);
+            *packet -= gone;
+            left -= gone;
+            if *packet == 0 {
+                state.packets.pop_front();
+            }
+        }
+        drop(state);
+        self.queue.notify(EventMask::OUT | EventMask::WRNORM);
+    }
+
+    /// How many bytes can be put in.
+    pub fn room(&self) -> usize {
+        self.state.lock().room()
     }
 
     /// Puts bytes in: all of them where they must stay `whole`, else as many as fit. EAGAIN where that is none, EPIPE without readers.
@@ -449,12 +487,17 @@ impl Ring {
 
     /// Takes `to.len()` bytes, which are there.
     fn pop(&mut self, to: &mut [u8]) {
+        self.peek(to);
+        self.skip(to.len());
+    }
+
+    /// Copies the first `to.len()` bytes, which are there.
+    fn peek(&self, to: &mut [u8]) {
         let size = self.memory.len();
         let first = to.len().min(size - self.head);
         to[..first].copy_from_slice(&self.memory[self.head..self.head + first]);
         let rest = to.len() - first;
         to[first..].copy_from_slice(&self.memory[..rest]);
-        self.skip(to.len());
     }
 
     fn skip(&mut self, count: usize) {

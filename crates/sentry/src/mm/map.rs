@@ -164,6 +164,7 @@ impl Mm {
             file: request.file.clone(),
             name: request.name,
         };
+        self.unpatch(addr, end, false)?;
         for (start, part) in self.pieces(addr, area)? {
             self.install(start, &part)?;
             areas.insert(start, part);
@@ -244,6 +245,7 @@ impl Mm {
             return Err(Errno::ENOMEM);
         }
         let gone = areas.within(addr, end);
+        self.unpatch(addr, end, false)?;
         let done = self.space.apply(&[MemOp::Unmap { addr, len: end - addr }]).map_err(|(_, error)| error);
         if done.is_ok() {
             areas.remove(addr, end);
@@ -277,6 +279,9 @@ impl Mm {
                 return Err(Errno::ENOMEM);
             }
             let len = area.end - start;
+            if prot != area.prot {
+                self.unpatch(start, area.end, true)?;
+            }
             let op = match &area.mapping {
                 Mapping::Memory { .. } if area.shared() => MemOp::Unmap { addr: start, len },
                 Mapping::PastEnd => MemOp::Unmap { addr: start, len },
@@ -404,6 +409,8 @@ impl Mm {
             None => self.place(&areas, 0, new_len, false).ok_or(Errno::ENOMEM)?,
         };
         let moves_host = !matches!(moved.mapping, Mapping::PastEnd) && !(matches!(moved.mapping, Mapping::Memory { .. }) && moved.shared());
+        self.unpatch(old, old_end, true)?;
+        self.unpatch(to, to + new_len, false)?;
         let ops = if moves_host {
             vec![MemOp::Move { old, old_len, new: to, new_len }]
         } else {

@@ -11,8 +11,10 @@ mod area;
 mod fault;
 pub mod loader;
 mod map;
+pub mod patch;
 pub mod memory_file;
 mod shared_files;
+pub mod window;
 
 pub use area::{Area, AreaFlags, Mapping, Prot};
 pub use fault::Fault;
@@ -93,6 +95,7 @@ pub struct Mm {
     exe: Mutex<Option<crate::vfs::Location>, Leaf>,
     /// How many processes use it.
     users: AtomicU32,
+    patches: Mutex<patch::Patches, Leaf>,
 }
 
 impl Mm {
@@ -109,6 +112,7 @@ impl Mm {
             limit_stack: AtomicU64::new(8 << 20),
             exe: Mutex::new(None),
             users: AtomicU32::new(1),
+            patches: Mutex::default(),
         }))
     }
 
@@ -140,6 +144,7 @@ impl Mm {
             limit_stack: AtomicU64::new(self.limit_stack.load(Ordering::Relaxed)),
             exe: Mutex::new(self.exe()),
             users: AtomicU32::new(1),
+            patches: Mutex::new(self.patches.lock().clone()),
         };
         drop(areas);
         Ok((Arc::new(mm), thread))
@@ -164,6 +169,7 @@ impl Mm {
     pub fn clear(&self) -> Result<(), Errno> {
         let mut areas = self.areas.lock();
         self.space.apply(&[MemOp::Unmap { addr: 0, len: USER_TOP }]).map_err(|(_, error)| error)?;
+        self.forget_patches();
         let old = core::mem::take(&mut *areas);
         drop(areas);
         drop(old);
@@ -253,6 +259,9 @@ impl Mm {
 
     /// Reads a string of at most `most` bytes without its NUL; `None` where there is no NUL among the first `most` + 1.
     pub fn get_cstr(&self, from: UserCStr, most: usize) -> Result<Option<Vec<u8>>, Errno> {
+        if let Some(string) = window::string(self.space.id(), from.0) {
+            return Ok((string.len() <= most).then_some(string));
+        }
         let mut bytes = Vec::new();
         let mut addr = from.0;
         let mut chunk = [0u8; 256];
@@ -283,8 +292,28 @@ impl Mm {
     }
 }
 
+impl Mm {
+    /// Whether the guest may write all of the range, which lies in one area.
+    fn writable(&self, addr: u64, len: usize) -> bool {
+        let areas = self.areas.lock();
+        areas.find(addr).is_some_and(|(_, area)| area.prot.contains(Prot::WRITE) && area.end - addr >= len as u64)
+    }
+
+    /// Results that wait in the window are written first where they would be overtaken.
+    fn flush_overlap(&self, addr: u64, len: usize) {
+        if let Some((thread, results)) = window::take_overlap(self.space.id(), addr, len) {
+            // The range was found writable when the results were put there; what changed since shows in the access that follows.
+            let _ = window::flush(self, thread.as_ref(), results);
+        }
+    }
+}
+
 impl GuestMemory for Mm {
     fn copy_in(&self, addr: u64, to: &mut [u8]) -> Result<usize, Errno> {
+        if to.len() <= platform::WINDOW && window::copy_in(self.space.id(), addr, to) {
+            return Ok(to.len());
+        }
+        self.flush_overlap(addr, to.len());
         let mut done = 0;
         while done < to.len() {
             let at = addr.wrapping_add(done as u64);
@@ -298,6 +327,14 @@ impl GuestMemory for Mm {
     }
 
     fn copy_out(&self, addr: u64, from: &[u8]) -> Result<usize, Errno> {
+        if from.len() <= platform::WINDOW
+            && !from.is_empty()
+            && self.writable(addr, from.len())
+            && window::copy_out(self.space.id(), addr, from)
+        {
+            return Ok(from.len());
+        }
+        self.flush_overlap(addr, from.len());
         let mut done = 0;
         while done < from.len() {
             let at = addr.wrapping_add(done as u64);

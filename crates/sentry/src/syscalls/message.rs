@@ -11,7 +11,7 @@ use abi::{Errno, UserPtr, UserSlice};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::decode::Fd;
-use super::files::{segments, skip};
+use super::io::{segments, skip};
 use super::socket::{find, get, get_address, identity, until};
 use crate::io::{Sink, Source};
 use crate::net::unix::{Address, Kind, Parcel, Received, Rights, UnixSocket};

@@ -10,9 +10,9 @@ use abi::cap::Cap;
 use crate::time::Clock;
 
 /// The release that programs are told of: that of the Linux whose ABI this follows.
-pub const RELEASE: &str = "6.12.0-coffer";
+pub(super) const RELEASE: &str = crate::fs::proc::RELEASE;
 /// The version.
-pub const VERSION: &str = "#1 SMP Coffer";
+pub(super) const VERSION: &str = crate::fs::proc::VERSION;
 
 pub(super) fn uname(task: &Arc<Task>, to: UserPtr<[u8; 390]>) -> Result<(), Errno> {
     let mut out = [0; 390];

@@ -3,16 +3,21 @@
 //! A call is two edits: a handler in its family's module, and a row in [`table`]. Arity and decoding come from the handler's types
 //! ([`decode`]); dispatch, `--strace`, the log of what is missing and `docs/syscalls.md` all come from the row.
 
+mod attributes;
 pub mod decode;
-mod files;
+mod descriptors;
+mod fcntl;
 mod futex;
 mod identity;
+mod io;
 mod memory;
 mod message;
 mod misc;
+mod names;
 mod process;
 mod signal;
 mod socket;
+mod splice;
 pub mod table;
 mod time;
 

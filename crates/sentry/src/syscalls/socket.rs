@@ -8,14 +8,13 @@ use abi::time::Timeval;
 use abi::{Errno, UserPtr, UserSlice};
 
 use super::decode::Fd;
-use super::files::{CWD, with_path_bytes};
 use super::message;
 use super::table::rows;
 use crate::net::unix::{Address, Connecting, Given, Identity, Kind, Shutdown, UnixSocket};
 use crate::sync::EventMask;
 use crate::task::{CallState, OnSignal, Resource, Step, Task, Wait};
 use crate::time::{Clock, Deadline};
-use crate::vfs::OpenFile;
+use crate::vfs::{OpenFile, PathCx};
 
 rows! {
     socket => partial (self::socket) ("AF_UNIX alone");
@@ -124,16 +123,26 @@ fn socketpair(task: &Arc<Task>, family: i32, kind: i32, protocol: i32, to: UserP
     Ok(())
 }
 
+/// Runs `with` with the context that an address's path is walked in.
+fn at_path<R>(task: &Task, with: impl FnOnce(&PathCx<'_>) -> Result<R, Errno>) -> Result<R, Errno> {
+    let (fs, creds) = (task.fs(), task.creds());
+    with(&PathCx { fs: &fs, creds: &creds, dirfd: None })
+}
+
 fn bind(task: &Arc<Task>, fd: Fd, address: u64, len: i32) -> Result<(), Errno> {
     let file = get(task, fd)?;
     let socket = crate::net::of(&file)?;
     match Given::parse(&get_address(task, address, len)?)? {
         Given::Unnamed => socket.bind_any(),
         Given::Abstract(name) => socket.bind_abstract(&name),
-        Given::Path(_) if socket.address().is_some() => Err(Errno::EINVAL),
         Given::Path(path) => {
-            let made = with_path_bytes(task, CWD, &path, |cx, path| task.kernel.vfs().bind_socket(cx, path, 0o777))?;
-            socket.bind_file(made.key(), &path)
+            let made = at_path(task, |cx| task.kernel.vfs().bind_socket(cx, &path, 0o777))?;
+            let bound = socket.bind_file(made.key(), &path);
+            if bound.is_err() {
+                // The file comes first (bind(2) says EADDRINUSE rather than EINVAL), and goes again where the socket had an address.
+                let _ = at_path(task, |cx| task.kernel.vfs().unlink(cx, &path));
+            }
+            bound
         }
     }
 }
@@ -188,7 +197,7 @@ pub(super) fn find(task: &Arc<Task>, socket: &UnixSocket, address: &[u8]) -> Res
         Given::Unnamed => Err(Errno::EINVAL),
         Given::Abstract(name) => socket.find_abstract(&name),
         Given::Path(path) => {
-            let key = with_path_bytes(task, CWD, &path, |cx, path| task.kernel.vfs().find_socket(cx, path))?;
+            let key = at_path(task, |cx| task.kernel.vfs().find_socket(cx, &path))?;
             socket.find_file(key)
         }
     }

@@ -43,7 +43,7 @@ pub struct Row {
 macro_rules! rows {
     ($($name:ident => $what:tt $handler:tt $(($note:literal))? ;)*) => {
         /// Rows of this module.
-        pub static ROWS: &[$crate::syscalls::table::Row] = &[$(rows!(@row $name $what $handler $(($note))?)),*];
+        pub(super) static ROWS: &[$crate::syscalls::table::Row] = &[$(rows!(@row $name $what $handler $(($note))?)),*];
     };
     (@row $name:ident full ($handler:path)) => {
         rows!(@handler $name $handler, $crate::syscalls::table::Completeness::Full)
@@ -215,6 +215,23 @@ rows! {
     acct => error (EPERM) ("not the guest's");
 }
 
+/// The rows of all modules.
+static ALL: &[&[Row]] = &[
+    ROWS,
+    super::attributes::ROWS,
+    super::descriptors::ROWS,
+    super::fcntl::ROWS,
+    super::io::ROWS,
+    super::names::ROWS,
+    super::socket::ROWS,
+    super::splice::ROWS,
+];
+
+/// Every row.
+pub fn all_rows() -> impl Iterator<Item = &'static Row> {
+    ALL.iter().copied().flatten()
+}
+
 /// One more than the largest number with a row.
 const NUMBERS: usize = 512;
 
@@ -225,7 +242,7 @@ static INDEX: std::sync::OnceLock<[Option<&'static Row>; NUMBERS]> = std::sync::
 pub fn row(number: u32) -> Option<&'static Row> {
     let index = INDEX.get_or_init(|| {
         let mut index = [None; NUMBERS];
-        for row in ROWS.iter().chain(super::files::ROWS).chain(super::socket::ROWS) {
+        for row in all_rows() {
             index[row.number as usize] = Some(row);
         }
         index
@@ -235,12 +252,12 @@ pub fn row(number: u32) -> Option<&'static Row> {
 
 #[cfg(test)]
 mod tests {
-    use super::{NUMBERS, ROWS};
+    use super::{NUMBERS, all_rows};
 
     #[test]
     fn each_number_has_one_row() {
         let mut seen = [false; NUMBERS];
-        for row in ROWS.iter().chain(super::super::files::ROWS).chain(super::socket::ROWS) {
+        for row in all_rows() {
             assert!(!std::mem::replace(&mut seen[row.number as usize], true), "{} stands twice", row.name);
         }
     }

@@ -129,6 +129,8 @@ pub enum CallState {
     },
     /// A file that was opened and waits for its other end (FIFOs).
     Opening(Arc<crate::vfs::OpenFile>),
+    /// A record lock that somebody else holds.
+    Locking(crate::vfs::locks::LockOwner),
 }
 
 impl CallState {
@@ -142,6 +144,10 @@ impl CallState {
         match core::mem::take(self) {
             CallState::Futex(waiter) => kernel.futexes.cancel(&waiter).then_some(0),
             CallState::Moved(done) if done > 0 => Some(done as u64),
+            CallState::Locking(owner) => {
+                crate::vfs::locks::stop_waiting(owner);
+                None
+            }
             _ => None,
         }
     }

@@ -17,7 +17,9 @@ use super::signal::{DefaultAction, SA_NODEFER, SA_RESETHAND, SA_RESTART, SIG_DFL
 use super::signal_frame::FaultInfo;
 use super::tree::ExitStatus;
 use crate::kernel::{Item, Kernel};
-use crate::mm::Fault;
+use crate::mm::patch::Caught;
+use crate::mm::window::{self, Results};
+use crate::mm::{Fault, Mm};
 use crate::sync::order::TaskState;
 use crate::sync::{EventMask, Mutex, WaitQueue, WaiterId, Wake};
 use crate::syscalls;
@@ -57,6 +59,8 @@ pub struct Call {
     timer: Option<TimerId>,
     outcome: Outcome,
     fault: FaultInfo,
+    /// What the stub is to copy when the call is answered.
+    results: Option<Results>,
 }
 
 /// What is to be done once the thread goes on.
@@ -82,6 +86,7 @@ impl Call {
             timer: None,
             outcome: Outcome::Pending,
             fault: FaultInfo::default(),
+            results: None,
         }
     }
 
@@ -89,6 +94,14 @@ impl Call {
         let mut call = Call::new(0, [0; 6]);
         call.outcome = Outcome::Resume;
         call
+    }
+
+    /// Writes its results to guest memory now, since the thread will not come by for them.
+    fn flush(&mut self, mm: &Mm, thread: &dyn Thread) {
+        if let Some(results) = self.results.take() {
+            // The call is past the point where it could fail: a guest that unmapped its own buffer meanwhile loses the result.
+            let _ = window::flush(mm, thread, results);
+        }
     }
 
     /// Takes back what it was registered for.
@@ -228,10 +241,22 @@ impl Task {
         match thread.event() {
             Event::Call { number, args, compat } => {
                 // 32-bit calls have numbers of their own, none of which is served.
+                if thread.is_full() && !compat {
+                    let rip = thread.rip();
+                    if let Some(at) = self.mm().trapped_at(rip, number) {
+                        thread.set_rip(at);
+                    }
+                }
                 let number = if compat { u32::MAX } else { u32::try_from(number).unwrap_or(u32::MAX) };
                 self.run_call(Call::new(number, args), &thread);
             }
             Event::Fault { info, trap, error, address } => {
+                if let Some(call) = self.patched_fault(thread.as_ref()) {
+                    return match call.outcome {
+                        Outcome::Pending => self.run_call(call, &thread),
+                        _ => self.leave(call, &thread),
+                    };
+                }
                 let mut call = Call::resume();
                 if let Some(info) = self.judge_fault(&info, trap, error, address) {
                     call.fault = FaultInfo { trap, error, address };
@@ -256,6 +281,32 @@ impl Task {
                 None => self.tampered(&thread),
             },
             Event::Forged => self.tampered(&thread),
+        }
+    }
+
+    /// A fault that comes of a replaced call site rather than of the guest: what is to be done instead of a signal.
+    fn patched_fault(&self, thread: &dyn Thread) -> Option<Call> {
+        let mm = self.mm();
+        let rip = thread.rip();
+        let call = |after: u64| {
+            let mut regs = thread.regs();
+            let number = u32::try_from(regs.rax).unwrap_or(u32::MAX);
+            let call = Call::new(number, [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9]);
+            regs.rip = after;
+            thread.set_regs(&regs);
+            call
+        };
+        if rip == platform::systrap::ENTRY {
+            // The guest has a GS base of its own: the stub could not even begin. RCX says where the call returns to.
+            mm.stop_patching().ok()?;
+            return Some(call(thread.regs().rcx));
+        }
+        match mm.caught_in_site(rip)? {
+            Caught::At(at) => {
+                thread.set_rip(at);
+                Some(Call::resume())
+            }
+            Caught::Call(after) => Some(call(after)),
         }
     }
 
@@ -309,7 +360,14 @@ impl Task {
             if !registered {
                 call.unregister(&self.kernel);
             }
-            match syscalls::dispatch(self, &mut call) {
+            let mm = self.mm();
+            window::begin(&mm, thread);
+            let step = syscalls::dispatch(self, &mut call);
+            call.results = window::end();
+            if !matches!(step, Step::Done(_)) {
+                call.flush(&mm, thread.as_ref());
+            }
+            match step {
                 Step::Done(result) => {
                     call.unregister(&self.kernel);
                     call.outcome = Outcome::Result(to_register(result));
@@ -375,6 +433,9 @@ impl Task {
                 call.state.cancel(&self.kernel);
                 return self.finish();
             }
+            if self.attention.load(Ordering::SeqCst) {
+                call.flush(&self.mm(), thread.as_ref());
+            }
             if self.attention.swap(false, Ordering::SeqCst) || matches!(call.outcome, Outcome::Interrupted(_)) || self.process.is_stopped() {
                 if self.process.is_stopped() {
                     self.run.keep(call);
@@ -424,7 +485,12 @@ impl Task {
                 continue;
             }
             return match call.outcome {
-                Outcome::Result(value) => thread.answer(value),
+                Outcome::Result(value) => {
+                    if let Some(results) = call.results {
+                        thread.copy_out(results.addr, results.len);
+                    }
+                    thread.answer(value);
+                }
                 _ => thread.resume(),
             };
         }
@@ -470,6 +536,7 @@ impl Task {
             }
             return;
         }
+        let mm = self.mm();
         let mut regs = thread.regs();
         match call.outcome {
             Outcome::Result(value) => {
@@ -488,7 +555,7 @@ impl Task {
                     (Some(value), _) => regs.rax = value,
                     (None, OnSignal::Partial(done)) => regs.rax = done as u64,
                     (None, _) if again => {
-                        regs.rip = regs.rip.wrapping_sub(2);
+                        regs.rip = mm.restart_rip(regs.rip);
                         regs.rax = u64::from(call.number);
                     }
                     (None, _) => regs.rax = Errno::EINTR.to_return(),
@@ -496,6 +563,7 @@ impl Task {
             }
             Outcome::Pending | Outcome::Resume => {}
         }
+        regs.rip = mm.shown_rip(regs.rip);
         let saved = {
             let mut blocked = self.blocked.lock();
             blocked.saved.take().unwrap_or(mask)

@@ -430,6 +430,41 @@ impl OpenFile {
         Ok(put)
     }
 
+    /// pwritev2(2) with `RWF_NOAPPEND`: to this offset, whatever `O_APPEND` says.
+    pub fn pwrite_there(&self, from: &mut Source<'_>, at: i64) -> Result<usize, Errno> {
+        let mut at = u64::try_from(at).map_err(|_| Errno::EINVAL)?;
+        self.check_write()?;
+        if !self.ops.seekable() {
+            return Err(Errno::ESPIPE);
+        }
+        check_range(at, from.remaining())?;
+        let put = self.ops.write(self, from, &mut at, false)?;
+        self.strip_setid()?;
+        Ok(put)
+    }
+
+    /// pwritev2(2) with `RWF_APPEND`: to the end; the position follows where it `moves`.
+    pub fn append(&self, from: &mut Source<'_>, moves: bool) -> Result<usize, Errno> {
+        self.check_write()?;
+        if !self.ops.seekable() {
+            return self.ops.write(self, from, &mut 0, false);
+        }
+        let put = if moves {
+            self.ops
+                .write(self, from, &mut self.position.lock(), true)?
+        } else {
+            self.ops.write(self, from, &mut 0, true)?
+        };
+        self.strip_setid()?;
+        Ok(put)
+    }
+
+    /// Moves the position on, where somebody else moved the bytes (sendfile(2)).
+    pub fn advance(&self, by: u64) {
+        let mut position = self.position.lock();
+        *position = position.saturating_add(by);
+    }
+
     /// A file that somebody without CAP_FSETID writes to loses its set-ID bits (write(2)): whoever opened it counts.
     fn strip_setid(&self) -> Result<(), Errno> {
         if !self.strips.load(Ordering::Relaxed) {

@@ -18,6 +18,9 @@ macro_rules! programs {
 }
 
 programs! {
+    faults
+    futexes
+    signals
     unix_sockets
 }
 

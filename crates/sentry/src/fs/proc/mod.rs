@@ -97,9 +97,9 @@ pub struct Load {
 /// What uname(2) gives as the system's name.
 pub const SYSNAME: &str = "Linux";
 /// What uname(2) gives as the release.
-pub const RELEASE: &str = "6.12.0";
+pub const RELEASE: &str = "6.12.0-coffer";
 /// What uname(2) gives as the version.
-pub const VERSION: &str = "#1 SMP PREEMPT_DYNAMIC";
+pub const VERSION: &str = "#1 SMP Coffer";
 
 /// A procfs whose root is what `root` makes of the device number.
 pub fn procfs(root: impl FnOnce(u64) -> Arc<PseudoDir>) -> Arc<PseudoFs> {
