@@ -242,7 +242,7 @@ fn write_some(task: &Arc<Task>, fd: Fd, segments: &[Iovec], how: How, state: &mu
 }
 
 /// The segments without their first `done` bytes.
-fn skip(segments: &[Iovec], done: usize) -> Vec<Iovec> {
+pub(super) fn skip(segments: &[Iovec], done: usize) -> Vec<Iovec> {
     let mut left = done as u64;
     let mut rest = Vec::with_capacity(segments.len());
     for segment in segments {
