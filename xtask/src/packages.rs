@@ -7,8 +7,17 @@ use anyhow::{Context, ensure};
 
 /// Programs that tests run, and the packages they come from.
 const NEEDED: &[(&str, &str)] = &[
-    ("/usr/bin/busybox", "busybox-static"),
+    ("/bin/busybox", "busybox-static"),
     ("/usr/bin/python3", "python3"),
+    ("/usr/share/python-wheels", "python3-venv"),
+    ("/usr/bin/perl", "perl"),
+    ("/usr/bin/git", "git"),
+    ("/usr/bin/gcc", "gcc"),
+    ("/usr/include/stdio.h", "libc6-dev"),
+    ("/usr/bin/make", "make"),
+    ("/usr/bin/xz", "xz-utils"),
+    ("/usr/bin/zstd", "zstd"),
+    ("/usr/bin/rsync", "rsync"),
 ];
 
 /// Installs what is missing. Without root it is named instead.

@@ -7,6 +7,7 @@ pub mod cap;
 pub mod epoll;
 mod errno;
 pub mod fs;
+pub mod net;
 pub mod nr;
 pub mod signal;
 pub mod time;

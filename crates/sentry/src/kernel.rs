@@ -48,6 +48,8 @@ pub struct Kernel {
     over: AtomicBool,
     /// Futexes.
     pub futexes: Futexes,
+    /// UNIX sockets.
+    pub unix: Arc<crate::net::unix::Space>,
     /// Whether calls are printed.
     pub strace: bool,
     /// The host name that the guest sees.
@@ -116,6 +118,7 @@ impl Kernel {
             end: OnceLock::new(),
             over: AtomicBool::new(false),
             futexes: Futexes::default(),
+            unix: Arc::default(),
             strace: parts.strace,
             hostname: Mutex::new(parts.hostname),
             domainname: Mutex::new("(none)".to_owned()),
@@ -319,6 +322,15 @@ impl Kernel {
             for (start, area) in task.mm().snapshot() {
                 host::log::line(&format!("{start:x}-{:x} {:?}", area.end, area.prot));
             }
+        }
+    }
+
+    /// Says once that sockets of a family are not served.
+    pub fn log_family(&self, family: i32) {
+        // Numbers that no call has.
+        let key = u32::MAX - family.unsigned_abs();
+        if self.unimplemented.lock().insert(key) {
+            host::log::line(&format!("coffer: sockets of address family {family} are not implemented"));
         }
     }
 

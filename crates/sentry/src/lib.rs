@@ -10,6 +10,7 @@ pub mod io;
 pub mod ipc;
 pub mod kernel;
 pub mod mm;
+pub mod net;
 pub mod spec;
 pub mod sync;
 pub mod syscalls;

@@ -106,7 +106,12 @@ impl Running {
     }
 
     /// Waits for its end.
-    pub fn finish(mut self) -> Finished {
+    pub fn finish(self) -> Finished {
+        self.finish_within(LIMIT)
+    }
+
+    /// Waits for its end, up to this long.
+    pub fn finish_within(mut self, limit: Duration) -> Finished {
         let mut stdout = self.stdout.take().expect("not finished");
         let mut stderr = self.stderr.take().expect("not finished");
         let readers = (
@@ -114,7 +119,9 @@ impl Running {
             std::thread::spawn(move || read_all(&mut stderr)),
         );
         let child = &mut self.child;
-        let status = wait_for("the program's end", || child.try_wait().expect("a child"));
+        let status = wait_within(limit, "the program's end", || {
+            child.try_wait().expect("a child")
+        });
         Finished {
             status,
             stdout: readers.0.join().expect("its output"),
@@ -291,8 +298,13 @@ fn cgroups_of(pid: u32) -> BTreeSet<PathBuf> {
 }
 
 /// Asks until there is an answer, up to [`LIMIT`].
-pub fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + LIMIT;
+pub fn wait_for<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
+    wait_within(LIMIT, what, ask)
+}
+
+/// Asks until there is an answer, up to `limit`.
+pub fn wait_within<T>(limit: Duration, what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + limit;
     loop {
         if let Some(answer) = ask() {
             return answer;

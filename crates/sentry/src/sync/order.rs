@@ -66,8 +66,12 @@ classes! {
     FsContext,
     /// A socket's or pipe's state.
     PipeState,
+    /// UNIX sockets in flight: while descriptors of them are put into messages, taken out, or looked for.
+    SocketsInFlight,
     /// A UNIX socket's peer and queue.
     SocketState,
+    /// What a UNIX socket has received.
+    SocketInbox,
     /// Futex buckets.
     FutexBucket,
     /// Signal handlers.

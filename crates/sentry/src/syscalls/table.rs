@@ -224,6 +224,7 @@ static ALL: &[&[Row]] = &[
     super::io::ROWS,
     super::names::ROWS,
     super::poll::ROWS,
+    super::socket::ROWS,
     super::splice::ROWS,
 ];
 

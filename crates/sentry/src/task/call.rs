@@ -118,6 +118,15 @@ pub enum CallState {
         /// What was expected.
         expected: u32,
     },
+    /// Messages and bytes of the next that were moved, and when it gives up (sockets).
+    Transfer {
+        /// Messages.
+        messages: usize,
+        /// Bytes of the next.
+        bytes: usize,
+        /// When it gives up.
+        until: Option<Deadline>,
+    },
     /// A file that was opened and waits for its other end (FIFOs).
     Opening(Arc<crate::vfs::OpenFile>),
     /// A record lock that somebody else holds.
@@ -125,6 +134,11 @@ pub enum CallState {
 }
 
 impl CallState {
+    /// Whether the handler has not been here before.
+    pub fn is_new(&self) -> bool {
+        matches!(self, CallState::New)
+    }
+
     /// The call will not go on: what it holds elsewhere is taken back. Where it had been given what it waited for, that is its result.
     pub fn cancel(&mut self, kernel: &crate::kernel::Kernel) -> Option<u64> {
         match core::mem::take(self) {

@@ -78,6 +78,18 @@ impl Vfs {
         }
     }
 
+    /// The socket that connect(2) finds at a path: EACCES without write permission, ECONNREFUSED where it is no socket.
+    pub fn find_socket(&self, cx: &PathCx<'_>, path: &[u8]) -> Result<super::InodeKey, Errno> {
+        const WRITE: u32 = 2;
+        let place = self.resolve(cx, path, true, ResolveFlags::empty())?;
+        let inode = place.inode();
+        super::permission::check(inode.owner()?, cx.creds, WRITE)?;
+        if inode.file_type() != abi::fs::FileType::Socket {
+            return Err(Errno::ECONNREFUSED);
+        }
+        Ok(inode.key())
+    }
+
     /// symlink(2).
     pub fn symlink(&self, cx: &PathCx<'_>, target: &[u8], path: &[u8]) -> Result<(), Errno> {
         if target.is_empty() {

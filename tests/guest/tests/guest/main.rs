@@ -1,0 +1,4 @@
+//! Programs native and inside: see the harness.
+
+mod c;
+mod real;
