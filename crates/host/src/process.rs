@@ -211,6 +211,13 @@ pub fn trim_heap() {
     unsafe { libc::malloc_trim(0) };
 }
 
+/// Lets all threads allocate from one arena: less memory, and the C library never asks the host how many processors there are,
+/// which a locked process may not.
+pub fn share_heap() {
+    // SAFETY: sets a number of the allocator, before there is a second thread.
+    unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+}
+
 /// Lets go of the pages of this program's code and constants. They come back from its file as they are touched: for
 /// a process that has done most of its work and is about to wait for long.
 pub fn shed_code() {

@@ -83,6 +83,7 @@ pub enum BootError {
 fn run(spec: &BootSpec, mut inherited: Inherited, control: &OwnedFd) -> Result<Control, BootError> {
     let failed = |what: &'static str| move |errno: Errno| BootError::Host(what, errno);
     prepare(spec, control.as_fd())?;
+    host::process::share_heap();
     let signals = Signals::block_all(SigSet::of(Signal::SIGCHLD)).map_err(failed("blocking signals"))?;
     let memory = host::shared::memory_file("memory").map_err(failed("the memory file"))?;
     let cgroups = spec.guest_cgroups.iter().map(|fd| inherited.take(*fd)).collect::<Result<Vec<_>, _>>();
@@ -114,6 +115,7 @@ fn run(spec: &BootSpec, mut inherited: Inherited, control: &OwnedFd) -> Result<C
         vdso,
         unseen: (root.unseen, root.unseen_mount),
     });
+    crate::fs::proc::mount(&kernel, &spec.cpu).map_err(failed("mounting /proc and /sys"))?;
     if let Err(refused) = start_first(&kernel, spec, &mut inherited) {
         return Ok(refused);
     }

@@ -31,6 +31,8 @@ pub struct BootSpec {
     pub guest_cgroups: Vec<i32>,
     /// What the sandbox may use.
     pub limits: Limits,
+    /// What `/proc/cpuinfo` tells the guest of each CPU, from `vendor_id` on: a line each.
+    pub cpu: String,
     /// Whether each call is printed, decoded, to the sentry's standard error.
     pub strace: bool,
 }

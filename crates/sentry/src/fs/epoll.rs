@@ -197,6 +197,11 @@ impl Epoll {
         taken
     }
 
+    /// Who tells when there may be events to take.
+    pub fn queue(&self) -> &Arc<WaitQueue> {
+        &self.queue
+    }
+
     /// Whether any event could be taken.
     pub fn any_ready(&self) -> bool {
         loop {

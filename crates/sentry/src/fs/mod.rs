@@ -12,6 +12,7 @@ pub mod root;
 pub mod signalfd;
 pub mod stdio;
 pub mod sys;
+pub mod timerfd;
 pub mod tmpfs;
 
 use abi::Errno;

@@ -69,7 +69,7 @@ pub fn build_root(spec: &BootSpec, memory: &Arc<MemoryFile>) -> Result<BuiltRoot
         let fd = ::host::fs::adopt(fd)?;
         let lower = HostFs::new(fd, Caching::Assume)?;
         let fs = OverlayFs::new(&lower, Arc::clone(memory), Arc::clone(&overlays));
-        Ok(Mount::of(fs, MountFlags::RELATIME, "none"))
+        Ok(Mount::of(fs, MountFlags::RELATIME, "overlay"))
     };
     let vfs = Vfs::new(overlay(*fd).map_err(error("the root", b"/"))?);
     dev::register(&vfs);
@@ -96,7 +96,7 @@ pub fn build_root(spec: &BootSpec, memory: &Arc<MemoryFile>) -> Result<BuiltRoot
             &Mount::of(
                 fs,
                 MountFlags::NOSUID | MountFlags::NOEXEC | MountFlags::RELATIME,
-                "none",
+                "devtmpfs",
             ),
             b"/dev",
         )
@@ -106,7 +106,7 @@ pub fn build_root(spec: &BootSpec, memory: &Arc<MemoryFile>) -> Result<BuiltRoot
     let shm = TmpFs::new(Arc::clone(memory), quota(), 0o1777).and_then(|fs| {
         let flags =
             MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RELATIME;
-        tree.mount(&Mount::of(fs, flags, "none"), b"/dev/shm")
+        tree.mount(&Mount::of(fs, flags, "tmpfs"), b"/dev/shm")
     });
     shm.map_err(own)?;
     for volume in &spec.volumes {
@@ -251,7 +251,7 @@ impl<'a> Tree<'a> {
         let fs: Arc<dyn FileSystem> = Arc::new(HostMount(fs));
         let root: Arc<dyn Inode> = fs.root();
         debug_assert_eq!(root.key().dev, fs.dev());
-        self.mount(&Mount::of(fs, flags, "none"), path)
+        self.mount(&Mount::of(fs, flags, "volume"), path)
     }
 }
 

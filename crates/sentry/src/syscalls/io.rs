@@ -191,13 +191,23 @@ fn limited(task: &Arc<Task>, file: &OpenFile, segments: &[Iovec], how: How) -> R
 }
 
 fn write_segments(task: &Arc<Task>, fd: Fd, segments: &[Iovec], how: How, state: &mut CallState) -> Step {
+    loop {
+        // A writer waits only once there is no room at all: of anything less it would not be told.
+        if let Some(step) = write_some(task, fd, segments, how, state) {
+            return step;
+        }
+    }
+}
+
+/// Writes what can be written now; `None` where that was some, and a blocking write goes on.
+fn write_some(task: &Arc<Task>, fd: Fd, segments: &[Iovec], how: How, state: &mut CallState) -> Option<Step> {
     let (file, waits) = match get(task, fd).and_then(|file| how.waits(&file).map(|waits| (file, waits))) {
         Ok(found) => found,
-        Err(error) => return Step::Done(Err(error)),
+        Err(error) => return Some(Step::Done(Err(error))),
     };
     let cut = match limited(task, &file, segments, how) {
         Ok(cut) => cut,
-        Err(error) => return Step::Done(Err(error)),
+        Err(error) => return Some(Step::Done(Err(error))),
     };
     let segments = cut.as_deref().unwrap_or(segments);
     let mm = task.mm();
@@ -218,17 +228,17 @@ fn write_segments(task: &Arc<Task>, fd: Fd, segments: &[Iovec], how: How, state:
         Some(queue) => Step::Wait(Wait::on(queue, EventMask::OUT).on_signal(OnSignal::Partial(done))),
         None => Step::Done(Ok(done)),
     };
-    match result {
+    Some(match result {
         // A pipe took some: a blocking write goes on until all is written.
         Ok(wrote) if wrote > 0 && wrote < left && waits && file.queue().is_some() => {
             *state = CallState::Moved(done + wrote);
-            wait(done + wrote)
+            return None;
         }
         Ok(wrote) => Step::Done(Ok(done + wrote)),
         Err(Errno::EAGAIN) if done > 0 && waits => wait(done),
         Err(_) if done > 0 => Step::Done(Ok(done)),
         result => transfer(task, &file, waits, EventMask::OUT, result),
-    }
+    })
 }
 
 /// The segments without their first `done` bytes.

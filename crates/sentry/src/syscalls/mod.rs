@@ -14,6 +14,7 @@ mod memory;
 mod message;
 mod misc;
 mod names;
+mod poll;
 mod process;
 mod signal;
 mod socket;
@@ -28,8 +29,18 @@ use abi::Errno;
 use crate::task::run::Call;
 use crate::task::{CallState, Step, Task};
 
+thread_local! {
+    static CURRENT: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
+}
+
+/// The number of the task whose call this worker serves; 0 for none. For the few files that are what they are by who reads them (`/proc/self`).
+pub(crate) fn current() -> u32 {
+    CURRENT.get()
+}
+
 /// Calls the handler of a task's call.
 pub(crate) fn dispatch(task: &Arc<Task>, call: &mut Call) -> Step {
+    CURRENT.set(task.tid());
     let Some(row) = table::row(call.number) else {
         task.kernel.log_unimplemented(call.number);
         if task.kernel.strace {

@@ -1,7 +1,7 @@
 //! The birth of tasks: fork(2), vfork(2), clone(2), clone3(2).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use abi::signal::{SigSet, Signal};
 use abi::{Errno, UserPtr};
@@ -120,6 +120,7 @@ impl Process {
             real_timer: RealTimer::new(kernel, pid),
             execed: AtomicBool::new(false),
             dumpable: AtomicU8::new(1),
+            oom_score_adj: AtomicI32::new(0),
             subreaper: AtomicBool::new(false),
             exit_signal: AtomicU8::new(Signal::SIGCHLD.raw()),
         })
@@ -237,6 +238,7 @@ impl Task {
             let process = Process::new(kernel, tid, limits, handlers);
             process.exit_signal.store(args.exit_signal, Ordering::Relaxed);
             process.dumpable.store(self.process.dumpable.load(Ordering::Relaxed), Ordering::Relaxed);
+            process.oom_score_adj.store(self.process.oom_score_adj.load(Ordering::Relaxed), Ordering::Relaxed);
             process
         };
         let mut regs = host_thread.regs();

@@ -180,6 +180,7 @@ impl Task {
         node.exit = Some(status);
         node.report = None;
         node.ids = (creds.uid.real, creds.gid.real);
+        node.comm = self.comm();
         let parent = node.parent;
         let children = core::mem::take(&mut node.children);
         let heir = Task::heir(&tree, parent);

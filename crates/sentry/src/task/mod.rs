@@ -26,7 +26,7 @@ pub use limits::{Limits, Resource};
 pub use tree::{ExitStatus, Tree};
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use abi::signal::SigSet;
 use abi::{Errno, UserPtr};
@@ -75,6 +75,8 @@ pub struct Process {
     pub execed: AtomicBool,
     /// `PR_SET_DUMPABLE`.
     pub dumpable: AtomicU8,
+    /// `/proc/PID/oom_score_adj`.
+    pub oom_score_adj: AtomicI32,
     /// `PR_SET_CHILD_SUBREAPER`.
     pub subreaper: AtomicBool,
     /// The program's arguments as exec saw them are in guest memory; this is its file, for `/proc/PID/exe`.

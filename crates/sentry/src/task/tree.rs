@@ -58,6 +58,8 @@ pub struct Node {
     pub report: Option<Report>,
     /// Real user and group, once it ended.
     pub ids: (u32, u32),
+    /// The name of its last thread, once it ended.
+    pub comm: Vec<u8>,
     /// Processor time it and its children used, once it ended: nanoseconds.
     pub cpu: u64,
 }
@@ -107,6 +109,11 @@ impl Tree {
         Err(Errno::EAGAIN)
     }
 
+    /// The number that was given out last.
+    pub fn last(&self) -> u32 {
+        self.last
+    }
+
     /// Gives a reserved number back.
     pub fn give_back(&mut self) {
         self.reserved -= 1;
@@ -128,6 +135,7 @@ impl Tree {
                 exit: None,
                 report: None,
                 ids: (0, 0),
+                comm: Vec::new(),
                 cpu: 0,
             };
             self.nodes.insert(task.tid(), node);

@@ -18,8 +18,11 @@ macro_rules! programs {
 }
 
 programs! {
+    copy_on_write
     faults
     futexes
+    memory
+    processes
     signals
     unix_sockets
 }

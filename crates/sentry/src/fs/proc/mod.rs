@@ -1,10 +1,16 @@
-//! procfs (proc(5)), as far as it needs no task: files about the system, `/proc/sys`, and the texts of mount tables.
+//! procfs (proc(5)): files about the system, `/proc/sys`, and a directory for each process.
 //!
-//! Whoever has tasks adds their directories: the root is a [`PseudoDir`] with a [`Dynamic`] of its own, into which [`add_system`] puts
-//! the rest. A file is one function and one row.
+//! A file is one function and one row: about the system, of what a [`System`] tells; about a process, in `process`. The root is a [`PseudoDir`] with
+//! processes for its made-up entries, into which [`add_system`] puts the rest.
 
+mod fds;
+mod maps;
 mod mounts;
+mod net;
+mod process;
+mod status;
 mod sysctl;
+mod system;
 
 use std::sync::Arc;
 
@@ -15,6 +21,7 @@ use super::pseudo::{PseudoDir, PseudoFs};
 pub use super::pseudo::Dynamic;
 pub use mounts::{mountinfo, mounts};
 pub use sysctl::add_sysctl;
+pub use system::mount;
 
 /// `PROC_SUPER_MAGIC`
 pub const MAGIC: i64 = 0x9fa0;

@@ -69,6 +69,7 @@ fn roots_have_what_they_should() {
             pids: 10,
             cpus: 1,
         },
+        cpu: String::new(),
         strace: false,
     };
     let built = build_root(&spec, &memory()).expect("builds");
