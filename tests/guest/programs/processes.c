@@ -17,7 +17,8 @@
 extern char **environ;
 static const char *self;
 
-static void show_status(const char *what, pid_t got, pid_t expected, int status) {
+static void show_status(const char *what, pid_t got, pid_t expected, const int *at) {
+    int status = *at;
     printf("%s: %s, ", what, got == expected ? "it" : got == 0 ? "nobody" : got < 0 ? strerror(errno) : "another");
     if (WIFEXITED(status)) printf("exit %d\n", WEXITSTATUS(status));
     else if (WIFSIGNALED(status)) printf("signal %d\n", WTERMSIG(status));
@@ -29,14 +30,14 @@ static void waits(void) {
     SHOW("no child", wait(&status));
     pid_t child = fork();
     if (child == 0) _exit(300 & 0xff);
-    show_status("waitpid", waitpid(child, &status, 0), child, status);
+    show_status("waitpid", waitpid(child, &status, 0), child, &status);
     child = fork();
     if (child == 0) {
         usleep(30000);
         _exit(7);
     }
     status = 0;
-    show_status("not yet", waitpid(child, &status, WNOHANG), child, status);
+    show_status("not yet", waitpid(child, &status, WNOHANG), child, &status);
     siginfo_t info = {0};
     SHOW("waitid", waitid(P_PID, child, &info, WEXITED | WNOWAIT));
     printf("code %d status %d pid %d uid %d signal %d\n", info.si_code, info.si_status, info.si_pid == child, info.si_uid, info.si_signo);
@@ -52,14 +53,14 @@ static void waits(void) {
         _exit(1);
     }
     setpgid(child, child);
-    show_status("by group", waitpid(-child, &status, 0), child, status);
+    show_status("by group", waitpid(-child, &status, 0), child, &status);
     struct rusage usage;
     child = fork();
     if (child == 0) {
         for (volatile int i = 0; i < 10000000; i++) {}
         _exit(0);
     }
-    show_status("wait4", wait4(-1, &status, 0, &usage), child, status);
+    show_status("wait4", wait4(-1, &status, 0, &usage), child, &status);
     printf("used time %d\n", usage.ru_utime.tv_sec * 1000000 + usage.ru_utime.tv_usec > 0);
     pid_t children[3];
     for (int i = 0; i < 3; i++)
@@ -223,21 +224,21 @@ static void spawns(void) {
         execl("/bin/sh", "sh", "-c", "exit 9", NULL);
         _exit(1);
     }
-    show_status("vfork and exec", waitpid(child, &status, 0), child, status);
+    show_status("vfork and exec", waitpid(child, &status, 0), child, &status);
     volatile int shared = 1;
     child = vfork();
     if (child == 0) {
         shared = 2;
         _exit(4);
     }
-    show_status("vfork and exit", waitpid(child, &status, 0), child, status);
+    show_status("vfork and exit", waitpid(child, &status, 0), child, &status);
     printf("shared %d\n", shared);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
     char *argv[] = {"sh", "-c", "echo unseen; exit 6", NULL};
     printf("posix_spawn %d\n", posix_spawn(&child, "/bin/sh", &actions, NULL, argv, environ));
-    show_status("spawned", waitpid(child, &status, 0), child, status);
+    show_status("spawned", waitpid(child, &status, 0), child, &status);
     printf("posix_spawn of nothing: %s\n", strerror(posix_spawn(&child, "/no/such", NULL, NULL, argv, environ)));
     printf("system %#x\n", system("exit 5"));
     FILE *f = popen("echo through popen", "r");

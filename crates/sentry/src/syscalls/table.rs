@@ -223,11 +223,8 @@ static ALL: &[&[Row]] = &[
     super::fcntl::ROWS,
     super::io::ROWS,
     super::names::ROWS,
-<<<<<<< HEAD
     super::socket::ROWS,
-=======
     super::poll::ROWS,
->>>>>>> main
     super::splice::ROWS,
 ];
 
