@@ -119,11 +119,15 @@ static void waiting(void) {
     printf("%#x %#x\n", fds[0].revents, fds[1].revents);
     pthread_join(t, NULL);
     fd_set r, w;
-    FD_ZERO(&r), FD_ZERO(&w);
-    FD_SET(p[0], &r), FD_SET(q[0], &r), FD_SET(p[1], &w);
+    FD_ZERO(&r);
+    FD_ZERO(&w);
+    FD_SET(p[0], &r);
+    FD_SET(q[0], &r);
+    FD_SET(p[1], &w);
     SHOW("select", select(q[1] + 1, &r, &w, NULL, NULL));
     printf("%d %d %d\n", !!FD_ISSET(p[0], &r), !!FD_ISSET(q[0], &r), !!FD_ISSET(p[1], &w));
-    FD_ZERO(&r), FD_SET(p[0], &r);
+    FD_ZERO(&r);
+    FD_SET(p[0], &r);
     SHOW("select timeout", select(p[0] + 1, &r, NULL, NULL, &(struct timeval){0, 20000}));
     FD_SET(900, &r);
     SHOW("select bad", select(901, &r, NULL, NULL, &(struct timeval){0, 0}));
