@@ -158,7 +158,7 @@ fn start_first(kernel: &Arc<Kernel>, spec: &BootSpec, inherited: &mut Inherited)
     let files = FdTable::new();
     let terminal = Arc::new(stdio::Terminal::default());
     let poller: Arc<dyn stdio::HostPoller> = Arc::clone(kernel) as _;
-    let mut streams = Vec::new();
+    let mut streams: Vec<Arc<crate::vfs::OpenFile>> = Vec::new();
     for fd in spec.stdio {
         let opened = inherited.take(fd).and_then(|fd| stdio::open(fd, &terminal, &poller));
         let mut file = opened.map_err(|errno| failed("standard input, output and error", errno))?;
