@@ -2,6 +2,7 @@
 //! them, and the rest write what is generated.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod packages;
 
 use std::path::Path;
@@ -21,6 +22,8 @@ enum Task {
     },
     /// Run every step, and fail if any failed.
     Test,
+    /// Measure, side by side with native and with a peer.
+    Bench(bench::Options),
     /// Write docs/host-calls.md, the list of host calls that a locked sentry may make.
     HostCalls,
 }
@@ -46,6 +49,15 @@ fn main() -> ExitCode {
     let steps: &[Step] = match Task::parse() {
         Task::Ci { step } => &[step],
         Task::Test => &Step::ALL,
+        Task::Bench(options) => {
+            return match bench::run(&options) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    eprintln!("bench: {error:#}");
+                    ExitCode::FAILURE
+                }
+            };
+        }
         Task::HostCalls => return write_host_calls(),
     };
     let mut failed = Vec::new();

@@ -18,6 +18,7 @@
 // Runs a part of a program under its name, with what it prints out before the next begins.
 #define SECTION(name)                                                                                                     \
     do {                                                                                                                  \
+        setvbuf(stdout, NULL, _IOLBF, 0);                                                                                 \
         printf("-- " #name "\n");                                                                                         \
         fflush(stdout);                                                                                                   \
         name();                                                                                                           \

@@ -18,8 +18,14 @@ macro_rules! programs {
 }
 
 programs! {
+    copy_on_write
+    events
     faults
     futexes
+    locks
+    memory
+    proc_self
+    processes
     signals
     unix_sockets
 }

@@ -1,0 +1,202 @@
+// Address spaces: mmap, mprotect, mremap, madvise, mincore, brk, limits.
+#define _GNU_SOURCE
+#include "guest.h"
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#define PAGE 4096UL
+static sigjmp_buf back;
+static void jump(int signal) { siglongjmp(back, signal); }
+
+static const char *can(volatile char *at, int write) {
+    if (sigsetjmp(back, 1)) return "no";
+    if (write) *at = *at;
+    else (void)*at;
+    return "yes";
+}
+static void access_of(const char *what, char *m, int pages) {
+    printf("%s:", what);
+    for (int i = 0; i < pages; i++) printf(" %s/%s", can(m + i * PAGE, 0), can(m + i * PAGE, 1));
+    printf("\n");
+}
+
+static char *map(int pages, int prot) { return CHECK(mmap(NULL, pages * PAGE, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)); }
+
+static void mapping(void) {
+    char *m = map(8, PROT_READ | PROT_WRITE);
+    for (int i = 0; i < 8; i++) m[i * PAGE] = i + 1;
+    CHECK(munmap(m + 2 * PAGE, PAGE));
+    access_of("hole", m, 8);
+    SHOW("hole again", munmap(m + 2 * PAGE, PAGE));
+    printf("hint taken %d\n", mmap(m + 2 * PAGE, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == m + 2 * PAGE);
+    printf("hint not taken %d\n", mmap(m + 4 * PAGE, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != m + 4 * PAGE);
+    SHOW("NOREPLACE", mmap(m + 4 * PAGE, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0));
+    CHECK(mmap(m + 4 * PAGE, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+    printf("replaced by zeroes %d\n", m[4 * PAGE]);
+    SHOW("length 0", mmap(NULL, 0, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    SHOW("no type", mmap(NULL, PAGE, PROT_READ, MAP_ANONYMOUS, -1, 0));
+    SHOW("odd offset", mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, 0, 100));
+    SHOW("odd address", mmap(m + 1, PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+    SHOW("bad descriptor", mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, 99, 0));
+    SHOW("too long", mmap(NULL, 1UL << 47, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    SHOW("odd munmap", munmap(m + 1, PAGE));
+    SHOW("empty munmap", munmap(m, 0));
+    int p[2];
+    pipe(p);
+    SHOW("pipe", mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, p[0], 0));
+    char name[] = "/tmp/guest-XXXXXX";
+    int fd = mkstemp(name), ro = open(name, O_RDONLY), wo = open(name, O_WRONLY);
+    unlink(name);
+    SHOW("shared write of read-only", mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, ro, 0));
+    printf("private write of read-only %d\n", mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, ro, 0) != MAP_FAILED);
+    SHOW("write-only", mmap(NULL, PAGE, PROT_WRITE, MAP_SHARED, wo, 0));
+    write(fd, "file contents", 13);
+    char *f = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+    printf("%s\n", f);
+}
+
+static void protection(void) {
+    char *m = map(6, PROT_READ | PROT_WRITE);
+    CHECK(mprotect(m + PAGE, 2 * PAGE, PROT_READ));
+    CHECK(mprotect(m + 2 * PAGE, 2 * PAGE, PROT_NONE));
+    access_of("mixed", m, 6);
+    CHECK(mprotect(m, 6 * PAGE, PROT_READ | PROT_WRITE));
+    access_of("all", m, 6);
+    munmap(m + 3 * PAGE, PAGE);
+    SHOW("over a hole", mprotect(m, 6 * PAGE, PROT_READ));
+    access_of("before the hole", m, 6);
+    SHOW("odd", mprotect(m + 1, PAGE, PROT_READ));
+    unsigned char code[] = {0xb8, 42, 0, 0, 0, 0xc3};
+    memcpy(m + 4 * PAGE, code, sizeof code);
+    CHECK(mprotect(m + 4 * PAGE, PAGE, PROT_READ | PROT_EXEC));
+    printf("code %d\n", ((int (*)(void))(m + 4 * PAGE))());
+    CHECK(mprotect(m + 4 * PAGE, PAGE, PROT_READ | PROT_WRITE));
+    m[4 * PAGE + 1] = 43;
+    CHECK(mprotect(m + 4 * PAGE, PAGE, PROT_READ | PROT_EXEC));
+    printf("code %d\n", ((int (*)(void))(m + 4 * PAGE))());
+}
+
+static void moving(void) {
+    char *m = map(4, PROT_READ | PROT_WRITE);
+    for (int i = 0; i < 4; i++) m[i * PAGE] = i + 1;
+    char *n = CHECK(mremap(m, 4 * PAGE, 2 * PAGE, 0));
+    printf("shrunk in place %d\n", n == m);
+    access_of("shrunk", m, 4);
+    n = CHECK(mremap(m, 2 * PAGE, 64 * PAGE, MREMAP_MAYMOVE));
+    printf("grown %d %d %d\n", n[0], n[PAGE], n[63 * PAGE]);
+    char *to = map(80, PROT_NONE);
+    m = CHECK(mremap(n, 64 * PAGE, 70 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, to + PAGE));
+    printf("moved there %d: %d %d\n", m == to + PAGE, m[0], m[PAGE]);
+    printf("old %s\n", can(n, 0));
+    SHOW("can't grow in place", mremap(m, 70 * PAGE, 90 * PAGE, 0));
+    SHOW("unmapped", mremap(n, PAGE, 2 * PAGE, MREMAP_MAYMOVE));
+    SHOW("overlapping", mremap(m, 4 * PAGE, 4 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, m + PAGE));
+    SHOW("fixed alone", mremap(m, PAGE, PAGE, MREMAP_FIXED, to));
+    n = CHECK(mremap(m, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, 0));
+    printf("not unmapped: %d %d\n", m[0], n[0]);
+    char *s = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    s[0] = 9;
+    n = CHECK(mremap(s, 0, 2 * PAGE, MREMAP_MAYMOVE));
+    n[0]++;
+    printf("second mapping %d\n", s[0]);
+}
+
+static void advice(void) {
+    char *m = map(4, PROT_READ | PROT_WRITE);
+    memset(m, 7, 4 * PAGE);
+    CHECK(madvise(m + PAGE, 2 * PAGE, MADV_DONTNEED));
+    printf("DONTNEED %d %d %d %d\n", m[0], m[PAGE], m[2 * PAGE], m[3 * PAGE]);
+    SHOW("odd", madvise(m + 1, PAGE, MADV_DONTNEED));
+    SHOW("unknown", madvise(m, PAGE, 12345));
+    munmap(m + PAGE, PAGE);
+    SHOW("over a hole", madvise(m, 4 * PAGE, MADV_DONTNEED));
+    printf("done all the same %d %d\n", m[0], m[3 * PAGE]);
+    for (int i = 0; i < 4; i++) SHOW("hint", madvise(m, PAGE, (int[]){MADV_NORMAL, MADV_WILLNEED, MADV_SEQUENTIAL, MADV_NOHUGEPAGE}[i]));
+    char name[] = "/dev/shm/guest-XXXXXX";
+    int fd = mkstemp(name);
+    unlink(name);
+    write(fd, "from the file", 13);
+    char *p = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    memcpy(p, "overwritten..", 13);
+    CHECK(madvise(p, PAGE, MADV_DONTNEED));
+    printf("private file: %s\n", p);
+    unsigned char core[4];
+    m = map(4, PROT_READ | PROT_WRITE);
+    m[0] = m[2 * PAGE] = 1;
+    CHECK(mincore(m, 4 * PAGE, core));
+    printf("mincore %d %d\n", core[0] & 1, core[2] & 1);
+    munmap(m + PAGE, PAGE);
+    SHOW("mincore over a hole", mincore(m, 4 * PAGE, core));
+    SHOW("mlock", mlock(m, PAGE));
+    SHOW("munlock", munlock(m, PAGE));
+    SHOW("msync", msync(p, PAGE, MS_SYNC));
+    SHOW("msync both", msync(p, PAGE, MS_SYNC | MS_ASYNC));
+    SHOW("msync over a hole", msync(m, 4 * PAGE, MS_SYNC));
+}
+
+static void breaks(void) {
+    char *start = sbrk(0);
+    char *at = (char *)(((uintptr_t)start + PAGE - 1) & ~(PAGE - 1));
+    CHECK(brk(at + 8 * PAGE));
+    at[0] = at[7 * PAGE] = 1;
+    printf("brk %d\n", (char *)sbrk(0) == at + 8 * PAGE);
+    CHECK(brk(at + PAGE));
+    printf("shrunk %s %s\n", can(at, 1), can(at + PAGE, 1));
+    CHECK(brk(at + 8 * PAGE));
+    printf("grown again %d\n", at[7 * PAGE]);
+    SHOW("below", syscall(SYS_brk, 0L) == syscall(SYS_brk, 4096L));
+    char *p = malloc(1 << 20);
+    memset(p, 1, 1 << 20);
+    free(p);
+}
+
+static void limits(void) {
+    if (fork() == 0) {
+        struct rlimit limit = {256 << 20, 256 << 20};
+        CHECK(setrlimit(RLIMIT_AS, &limit));
+        SHOW("past RLIMIT_AS", mmap(NULL, 512 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        printf("below %d\n", mmap(NULL, 16 << 20, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
+        limit = (struct rlimit){0, 0};
+        CHECK(setrlimit(RLIMIT_DATA, &limit));
+        SHOW("past RLIMIT_DATA", mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        printf("brk fails %d\n", sbrk(1 << 20) == (void *)-1);
+        fflush(stdout);
+        _exit(0);
+    }
+    wait(NULL);
+    size_t huge = 1UL << 40;
+    char *m = mmap(NULL, huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    printf("a terabyte of nothing %d\n", m != MAP_FAILED);
+    if (m != MAP_FAILED) {
+        m[huge / 2] = 1;
+        m[huge - 1] = 1;
+        CHECK(munmap(m, huge));
+    }
+    // Many small areas, in an order that splits and joins.
+    m = map(4096, PROT_READ | PROT_WRITE);
+    for (int i = 0; i < 4096; i += 2) mprotect(m + i * PAGE, PAGE, PROT_READ);
+    for (int i = 1; i < 4096; i += 2) m[i * PAGE] = 1;
+    for (int i = 0; i < 4096; i += 2) mprotect(m + i * PAGE, PAGE, PROT_READ | PROT_WRITE);
+    int sum = 0;
+    for (int i = 0; i < 4096; i++) sum += m[i * PAGE];
+    printf("many areas %d\n", sum);
+    munmap(m, 4096 * PAGE);
+}
+
+int main(void) {
+    signal(SIGSEGV, jump);
+    signal(SIGBUS, jump);
+    SECTION(mapping);
+    SECTION(protection);
+    SECTION(moving);
+    SECTION(advice);
+    SECTION(breaks);
+    SECTION(limits);
+    return 0;
+}
