@@ -158,6 +158,9 @@ pub struct Counters {
     pub patched_sites: u64,
 }
 
+/// A forked address space, and its one thread.
+pub type Forked = (Arc<dyn Space>, Arc<dyn Thread>);
+
 /// A guest address space.
 pub trait Space: Send + Sync {
     /// Its name.
@@ -173,7 +176,7 @@ pub trait Space: Send + Sync {
     fn write(&self, addr: u64, from: &[u8]) -> Result<usize, Errno>;
 
     /// A copy of this space (copy on write), with one thread that goes on from `regs` once it is started.
-    fn fork(&self, start: &Start) -> Result<(Arc<dyn Space>, Arc<dyn Thread>), Errno>;
+    fn fork(&self, start: &Start) -> Result<Forked, Errno>;
 
     /// A new thread in this space, which goes on from `regs`.
     fn thread(&self, start: &Start) -> Result<Arc<dyn Thread>, Errno>;

@@ -28,7 +28,6 @@ fn main() {
         ];
         let memory = std::fs::File::open("/dev/null").expect("there is a null device");
         let systrap = Systrap::start(
-            files,
             &Setup {
                 memory: memory.as_fd(),
                 cgroups: &[],

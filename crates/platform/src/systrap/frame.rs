@@ -70,7 +70,7 @@ impl<'a> Frame<'a> {
     /// The frame whose `ucontext` a stub says is at `pointer`; one inside the area in any case.
     pub(crate) fn at(areas: &'a SharedPages, area: u64, address: u64, pointer: u64) -> Frame<'a> {
         let offset = pointer.wrapping_sub(address);
-        let inside = offset >= STACK && offset <= AREA - UCONTEXT - 128 && offset.is_multiple_of(8);
+        let inside = (STACK..=AREA - UCONTEXT - 128).contains(&offset) && offset.is_multiple_of(8);
         Frame {
             areas,
             area,
@@ -156,7 +156,7 @@ impl<'a> Frame<'a> {
     /// Where the floating-point state is in the area, and how long: bounded, whatever the frame says.
     fn fpu_place(&self) -> Option<(u64, usize)> {
         let offset = self.get(FPSTATE).wrapping_sub(self.address);
-        if offset < STACK || offset > AREA - 512 || !offset.is_multiple_of(64) {
+        if !(STACK..=AREA - 512).contains(&offset) || !offset.is_multiple_of(64) {
             return None;
         }
         let len = if self.areas.get32(self.area + offset + SW_MAGIC) == MAGIC1 {

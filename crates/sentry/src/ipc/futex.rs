@@ -76,7 +76,7 @@ impl Futexes {
     }
 
     fn bucket(&self, key: &Key) -> &Mutex<Vec<Arc<Waiter>>, FutexBucket> {
-        let hash = (key.offset / 4 ^ key.space.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
+        let hash = ((key.offset / 4) ^ key.space.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
         &self.buckets[usize::try_from(hash).unwrap_or(0) % BUCKETS]
     }
 

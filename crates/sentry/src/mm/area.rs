@@ -90,6 +90,15 @@ impl Area {
         self.flags.contains(AreaFlags::SHARED)
     }
 
+    /// Whether all of it is mapped in the stub: not so for shared memory, whose pages come with their first touch, and past a file's end.
+    pub fn in_host(&self) -> bool {
+        match self.mapping {
+            Mapping::Anonymous | Mapping::Host { .. } => true,
+            Mapping::Memory { .. } => !self.shared(),
+            Mapping::PastEnd => false,
+        }
+    }
+
     /// The same, beginning `by` bytes later.
     fn advance(&mut self, by: u64) {
         match &mut self.mapping {

@@ -408,7 +408,7 @@ impl Mm {
             Some(to) => to,
             None => self.place(&areas, 0, new_len, false).ok_or(Errno::ENOMEM)?,
         };
-        let moves_host = !matches!(moved.mapping, Mapping::PastEnd) && !(matches!(moved.mapping, Mapping::Memory { .. }) && moved.shared());
+        let moves_host = moved.in_host();
         self.unpatch(old, old_end, true)?;
         self.unpatch(to, to + new_len, false)?;
         let ops = if moves_host {
@@ -448,7 +448,7 @@ impl Mm {
         let covered = areas.covers(addr, end);
         for (start, area) in areas.within(addr, end) {
             let len = area.end - start;
-            let in_host = !matches!(area.mapping, Mapping::PastEnd) && !(matches!(area.mapping, Mapping::Memory { .. }) && area.shared());
+            let in_host = area.in_host();
             let mut flag = |set: AreaFlags, on: bool| {
                 areas.change(start, area.end, &mut |area| area.flags.set(set, on));
             };

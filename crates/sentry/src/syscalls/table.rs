@@ -223,8 +223,8 @@ static ALL: &[&[Row]] = &[
     super::fcntl::ROWS,
     super::io::ROWS,
     super::names::ROWS,
-    super::socket::ROWS,
     super::poll::ROWS,
+    super::socket::ROWS,
     super::splice::ROWS,
 ];
 

@@ -48,7 +48,7 @@ pub(super) struct Run {
 }
 
 /// A call under way.
-pub struct Call {
+pub(crate) struct Call {
     /// Its number.
     pub number: u32,
     /// Its arguments.
@@ -151,9 +151,8 @@ impl Run {
     }
 }
 
-/// One letter for what it does, as `/proc/PID/stat` has it.
 impl Task {
-    /// `R`, `S`, `T` or `Z`.
+    /// One letter for what it does, as `/proc/PID/stat` has it: `R`, `S`, `T` or `Z`.
     pub fn state_letter(&self) -> char {
         match self.run.state.load(Ordering::SeqCst) {
             PARKED => 'S',

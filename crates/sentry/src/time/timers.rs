@@ -70,8 +70,7 @@ impl Timers {
         for clock in [Clock::Realtime, Clock::Monotonic, Clock::Boottime] {
             let now = clocks.now(clock);
             let first = TimerId { clock, nanos: i64::MIN, serial: 0 };
-            loop {
-                let Some((&id, _)) = heap.entries.range(first..).next() else { break };
+            while let Some((&id, _)) = heap.entries.range(first..).next() {
                 if id.clock != clock {
                     break;
                 }
