@@ -27,7 +27,7 @@ use crate::mm::{Mm, MmHost, SharedFiles};
 use crate::spec::{BootSpec, Control, ExitStatus};
 use crate::task::credentials::Credentials;
 use crate::task::{ExecRequest, Task, TaskParts};
-use crate::vfs::{FdTable, FsContext, PathCx};
+use crate::vfs::{FdTable, FsContext, OpenFile, PathCx};
 
 /// What the sentry may do, over the ids of its own user namespace: the first three for the files of the mount trees
 /// that it was handed, the last to reach its own stubs, which are not dumpable.
@@ -158,10 +158,16 @@ fn start_first(kernel: &Arc<Kernel>, spec: &BootSpec, inherited: &mut Inherited)
     let files = FdTable::new();
     let terminal = Arc::new(stdio::Terminal::default());
     let poller: Arc<dyn stdio::HostPoller> = Arc::clone(kernel) as _;
+    let mut streams: Vec<Arc<OpenFile>> = Vec::new();
     for fd in spec.stdio {
         let opened = inherited.take(fd).and_then(|fd| stdio::open(fd, &terminal, &poller));
-        let inserted = opened.and_then(|file| files.insert(file, false, 0, 1024));
+        let mut file = opened.map_err(|errno| failed("standard input, output and error", errno))?;
+        if let Some(known) = streams.iter().find(|known| stdio::same(known, &file)) {
+            file = Arc::clone(known);
+        }
+        let inserted = files.insert(Arc::clone(&file), false, 0, 1024);
         inserted.map_err(|errno| failed("standard input, output and error", errno))?;
+        streams.push(file);
     }
     let args: Vec<Vec<u8>> = spec.args.iter().map(|arg| arg.as_bytes().to_vec()).collect();
     let env: Vec<Vec<u8>> = spec.env.iter().map(|var| var.as_bytes().to_vec()).collect();

@@ -248,11 +248,7 @@ impl Kernel {
 
     /// Arms a deadline.
     pub fn arm(&self, deadline: Deadline, whom: Weak<dyn OnTime>) -> TimerId {
-        let (id, earlier) = self.timers.arm(&self.clocks, deadline, whom);
-        if earlier {
-            self.poller.set_timer(self.clocks.until(deadline));
-        }
-        id
+        self.timers.arm(&self.clocks, deadline, whom, &|wait| self.poller.set_timer(wait))
     }
 
     /// Takes a deadline back.
@@ -292,12 +288,8 @@ impl Kernel {
     /// Hears of everything that is not a guest's report, until the sandbox is over. `other` is called for tokens that are not the kernel's.
     pub fn listen(self: &Arc<Self>, other: &mut dyn FnMut(&Arc<Kernel>, Token)) -> Result<(), Errno> {
         while !self.over.load(Ordering::SeqCst) {
-            let (passed, next) = self.timers.expire(&self.clocks);
-            for (id, whom) in passed {
+            for (id, whom) in self.timers.expire(&self.clocks, &|wait| self.poller.set_timer(wait)) {
                 whom.on_time(id);
-            }
-            if let Some(next) = next {
-                self.poller.set_timer(next);
             }
             for (token, ready) in self.poller.wait()? {
                 if token.0 >= FIRST_WATCH {

@@ -99,6 +99,15 @@ pub fn open(
     Ok(file)
 }
 
+/// Whether two of the descriptors are one open file description for all that can be told: then they share a position and flags (`> log 2>&1`).
+pub fn same(a: &OpenFile, b: &OpenFile) -> bool {
+    let place = |file: &OpenFile| {
+        let stat = host::fs::stat(file.ops_as::<HostStream>()?.fd.as_fd()).ok()?;
+        Some((stat.dev, stat.ino, file.flags(), file.position()))
+    };
+    place(a).is_some_and(|found| Some(found) == place(b))
+}
+
 /// The terminal behind an open file, where it is one.
 pub fn terminal_of(file: &OpenFile) -> Option<&Arc<Terminal>> {
     file.ops_as::<HostStream>()?.terminal.as_ref()

@@ -170,8 +170,11 @@ impl Areas {
 
     /// The areas within the range, each cut to it.
     pub(super) fn within(&self, start: u64, end: u64) -> Vec<(u64, Area)> {
-        let first = self.find(start).map_or(start, |(at, _)| at);
         let mut found = Vec::new();
+        if start >= end {
+            return found;
+        }
+        let first = self.find(start).map_or(start, |(at, _)| at);
         for (at, area) in self.list.range(first..end) {
             let mut part = area.clone();
             let from = (*at).max(start);
@@ -212,6 +215,9 @@ impl Areas {
 
     /// Takes everything out of the range.
     pub(super) fn remove(&mut self, start: u64, end: u64) {
+        if start >= end {
+            return;
+        }
         self.split(start);
         self.split(end);
         while let Some((&at, area)) = self.list.range(start..end).next() {

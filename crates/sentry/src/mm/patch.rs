@@ -268,7 +268,8 @@ impl Mm {
             if patches.sites.is_empty() {
                 return Ok(());
             }
-            let found = patches.sites.range(from.saturating_sub(8)..to).map(|(start, site)| (*start, *site)).next();
+            let from = from.saturating_sub(8).min(to);
+            let found = patches.sites.range(from..to).map(|(start, site)| (*start, *site)).next();
             let Some((start, site)) = found else { return Ok(()) };
             patches.sites.remove(&start);
             drop(patches);

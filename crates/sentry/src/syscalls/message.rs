@@ -189,7 +189,6 @@ impl Transfer<'_> {
         let room = sink.remaining();
         let mut received = Received::default();
         let result = socket.receive(&mut sink, self.flags.contains(MsgFlags::PEEK), &mut received);
-        drop(sink);
         let got = match result {
             Ok(got) => got,
             Err(Errno::EAGAIN) if !self.is_over() => return Ok(Outcome::Waits(done)),

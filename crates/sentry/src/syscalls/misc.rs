@@ -127,7 +127,7 @@ fn named(task: &Arc<Task>, pid: i32) -> Result<Arc<Task>, Errno> {
 }
 
 pub(super) fn sched_getaffinity(task: &Arc<Task>, pid: i32, size: usize, to: UserPtr<u8>) -> Result<usize, Errno> {
-    named(task, pid)?;
+    named(task, pid).map_err(|_| Errno::ESRCH)?;
     let cpus = task.kernel.limits().cpus.clamp(1, 1024);
     let need = (cpus as usize).div_ceil(64) * 8;
     if size < need || !size.is_multiple_of(8) {
@@ -142,7 +142,7 @@ pub(super) fn sched_getaffinity(task: &Arc<Task>, pid: i32, size: usize, to: Use
 }
 
 pub(super) fn sched_setaffinity(task: &Arc<Task>, pid: i32, size: usize, from: UserPtr<u8>) -> Result<(), Errno> {
-    named(task, pid)?;
+    named(task, pid).map_err(|_| Errno::ESRCH)?;
     let cpus = task.kernel.limits().cpus.clamp(1, 1024) as usize;
     let mask = task.mm().get_bytes(abi::UserSlice { addr: from.addr(), len: size.min(128) })?;
     let any = (0..cpus).any(|cpu| mask.get(cpu / 8).is_some_and(|byte| byte & (1 << (cpu % 8)) != 0));

@@ -37,7 +37,7 @@ struct Place {
 }
 
 impl Place {
-    /// The offset as it is now: EINVAL for a negative one.
+    /// The offset as the call found it: EINVAL for a negative one.
     fn at(&self, task: &Arc<Task>) -> Result<u64, Errno> {
         match self.offset {
             Some(offset) => u64::try_from(task.mm().get(offset)?).map_err(|_| Errno::EINVAL),
@@ -45,7 +45,7 @@ impl Place {
         }
     }
 
-    /// Moves it on.
+    /// Moves it on, once, when the call ends.
     fn advance(&self, task: &Arc<Task>, at: u64, by: usize) -> Result<(), Errno> {
         match self.offset {
             Some(offset) => task.mm().put(offset, &i64::try_from(at + by as u64).unwrap_or(i64::MAX)),
@@ -59,20 +59,6 @@ impl Place {
 
 fn signed(at: u64) -> Result<i64, Errno> {
     i64::try_from(at).map_err(|_| Errno::EINVAL)
-}
-
-/// What a copy that stopped early comes to: it waits for `file` where it may, having moved `done` bytes.
-fn stopped(task: &Arc<Task>, file: &OpenFile, waits: bool, events: EventMask, done: usize, error: Errno, state: &mut CallState) -> Step {
-    if done == 0 {
-        return transfer(task, file, waits, events, Err(error));
-    }
-    match file.queue() {
-        Some(queue) if waits && error == Errno::EAGAIN => {
-            *state = CallState::Moved(done);
-            Step::Wait(Wait::on(queue, events).on_signal(OnSignal::Partial(done)))
-        }
-        _ => Step::Done(Ok(done)),
-    }
 }
 
 fn moved(state: &CallState) -> usize {
@@ -94,25 +80,45 @@ fn sendfile(task: &Arc<Task>, to: Fd, from: Fd, offset: UserPtr<i64>, count: usi
         Ok(checked) => checked,
         Err(error) => return Step::Done(Err(error)),
     };
+    let start = match from.at(task) {
+        Ok(start) => start,
+        Err(error) => return Step::Done(Err(error)),
+    };
     let mut done = moved(state);
     let count = count.min(MAX_MOVE);
     let mut buffer = vec![0; CHUNK.min(count)];
     let waits = to.blocking();
-    while done < count {
+    let mut failed = None;
+    while done < count && failed.is_none() {
         let most = buffer.len().min(count - done);
-        match send_some(task, &from, &to, &mut buffer[..most]) {
+        match send_some(task, &from.file, start + done as u64, &to, &mut buffer[..most]) {
             Ok(0) => break,
             Ok(put) => done += put,
-            Err(error) => return stopped(task, &to, waits, EventMask::OUT, done, error, state),
+            Err(error) => failed = Some(error),
         }
     }
-    Step::Done(Ok(done))
+    let step = match failed {
+        Some(error) if done == 0 => transfer(task, &to, waits, EventMask::OUT, Err(error)),
+        Some(Errno::EAGAIN) if waits => match to.queue() {
+            Some(queue) => {
+                *state = CallState::Moved(done);
+                Step::Wait(Wait::on(queue, EventMask::OUT).on_signal(OnSignal::Partial(done)))
+            }
+            None => Step::Done(Ok(done)),
+        },
+        _ => Step::Done(Ok(done)),
+    };
+    // The offset is written at the end, and before an interruption, which does not come back here.
+    let ends = matches!(step, Step::Done(_)) || task.interrupted();
+    match if ends && done > 0 { from.advance(task, start, done) } else { Ok(()) } {
+        Ok(()) => step,
+        Err(error) => Step::Done(Err(error)),
+    }
 }
 
-/// Moves one buffer's worth, and the source's offset by what was taken.
-fn send_some(task: &Arc<Task>, from: &Place, to: &OpenFile, buffer: &mut [u8]) -> Result<usize, Errno> {
-    let at = from.at(task)?;
-    let got = from.file.pread(&mut Sink::slice(buffer), signed(at)?)?;
+/// Moves one buffer's worth.
+fn send_some(task: &Arc<Task>, from: &OpenFile, at: u64, to: &OpenFile, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let got = from.pread(&mut Sink::slice(buffer), signed(at)?)?;
     if got == 0 {
         return Ok(0);
     }
@@ -120,9 +126,7 @@ fn send_some(task: &Arc<Task>, from: &Place, to: &OpenFile, buffer: &mut [u8]) -
         FileType::Regular => usize::try_from(within_limit(task, to.position(), got as u64)?).unwrap_or(got),
         _ => got,
     };
-    let put = to.write(&mut Source::slice(&buffer[..got]))?;
-    from.advance(task, at, put)?;
-    Ok(put)
+    to.write(&mut Source::slice(&buffer[..got]))
 }
 
 fn copy_file_range(
@@ -153,7 +157,7 @@ fn copy_file_range(
     if source.dev != target.dev {
         return Err(Errno::EXDEV);
     }
-    let (mut read_at, mut write_at) = (from.at(task)?, to.at(task)?);
+    let (read_at, write_at) = (from.at(task)?, to.at(task)?);
     let count = count.min(MAX_MOVE);
     let end = |at: u64| at.checked_add(count as u64).filter(|end| signed(*end).is_ok()).ok_or(Errno::EOVERFLOW);
     let (read_end, write_end) = (end(read_at)?, end(write_at)?);
@@ -165,6 +169,7 @@ fn copy_file_range(
     while done < count {
         let most = buffer.len().min(count - done);
         let part = (|| {
+            let (read_at, write_at) = (read_at + done as u64, write_at + done as u64);
             let got = from.file.pread(&mut Sink::slice(&mut buffer[..most]), signed(read_at)?)?;
             let got = usize::try_from(within_limit(task, write_at, got as u64)?).unwrap_or(got);
             if got == 0 { Ok(0) } else { to.file.pwrite(&mut Source::slice(&buffer[..got]), signed(write_at)?) }
@@ -175,12 +180,10 @@ fn copy_file_range(
             Err(error) if done == 0 => return Err(error),
             Err(_) => break,
         };
-        from.advance(task, read_at, put)?;
-        to.advance(task, write_at, put)?;
-        read_at += put as u64;
-        write_at += put as u64;
         done += put;
     }
+    from.advance(task, read_at, done)?;
+    to.advance(task, write_at, done)?;
     Ok(done)
 }
 

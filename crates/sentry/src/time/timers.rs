@@ -41,19 +41,20 @@ impl Timers {
         Timers { heap: Mutex::new(Heap { entries: BTreeMap::new(), serial: 0, planned: i64::MAX }) }
     }
 
-    /// Arms a deadline: its name, and whether the main loop sleeps too long for it and must be woken.
-    pub fn arm(&self, clocks: &Clocks, deadline: Deadline, whom: Weak<dyn OnTime>) -> (TimerId, bool) {
+    /// Arms a deadline: its name. Where it is the first, `plan` is told in how many nanoseconds the main loop is to look; it is called under the
+    /// heap's lock, so that what was planned last is what counts.
+    pub fn arm(&self, clocks: &Clocks, deadline: Deadline, whom: Weak<dyn OnTime>, plan: &dyn Fn(i64)) -> TimerId {
         let wait = clocks.until(deadline);
         let at = clocks.now(Clock::Monotonic).saturating_add(wait);
         let mut heap = self.heap.lock();
         heap.serial += 1;
         let id = TimerId { clock: deadline.clock, nanos: deadline.nanos, serial: heap.serial };
         heap.entries.insert(id, whom);
-        let earlier = at < heap.planned;
-        if earlier {
+        if at < heap.planned {
             heap.planned = at;
+            plan(wait);
         }
-        (id, earlier)
+        id
     }
 
     /// Takes a deadline back; nothing happens where it has passed.
@@ -62,8 +63,8 @@ impl Timers {
         drop(gone);
     }
 
-    /// Takes out what has passed, and says how long until the next: nanoseconds, `None` where there is no other.
-    pub fn expire(&self, clocks: &Clocks) -> (Vec<(TimerId, Arc<dyn OnTime>)>, Option<i64>) {
+    /// Takes out what has passed, and plans for the next, as [`Timers::arm`] does.
+    pub fn expire(&self, clocks: &Clocks, plan: &dyn Fn(i64)) -> Vec<(TimerId, Arc<dyn OnTime>)> {
         let mut passed = Vec::new();
         let mut next: Option<i64> = None;
         let mut heap = self.heap.lock();
@@ -85,7 +86,10 @@ impl Timers {
             }
         }
         heap.planned = next.map_or(i64::MAX, |wait| clocks.now(Clock::Monotonic).saturating_add(wait));
-        (passed, next)
+        if let Some(wait) = next {
+            plan(wait);
+        }
+        passed
     }
 }
 
@@ -104,15 +108,19 @@ mod tests {
         let timers = Timers::new();
         let whom: Arc<dyn OnTime> = Arc::new(Nobody);
         let weak = || -> Weak<dyn OnTime> { Arc::downgrade(&whom) };
+        let planned = std::cell::Cell::new(0);
+        let plan = |wait: i64| planned.set(wait);
         let now = clocks.now(Clock::Monotonic);
-        let (late, woken) = timers.arm(&clocks, Deadline { clock: Clock::Monotonic, nanos: now + 1_000_000_000_000 }, weak());
-        assert!(woken);
-        let (soon, woken) = timers.arm(&clocks, Deadline { clock: Clock::Monotonic, nanos: now }, weak());
-        assert!(woken);
-        let (passed, next) = timers.expire(&clocks);
+        let late = timers.arm(&clocks, Deadline { clock: Clock::Monotonic, nanos: now + 1_000_000_000_000 }, weak(), &plan);
+        assert!(planned.get() > 999_000_000_000);
+        let soon = timers.arm(&clocks, Deadline { clock: Clock::Monotonic, nanos: now }, weak(), &plan);
+        assert_eq!(planned.get(), 0);
+        let passed = timers.expire(&clocks, &plan);
         assert_eq!(passed.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [soon]);
-        assert!(next.is_some());
+        assert!(planned.get() > 999_000_000_000);
         timers.disarm(late);
-        assert!(timers.expire(&clocks).1.is_none());
+        planned.set(0);
+        assert!(timers.expire(&clocks, &plan).is_empty());
+        assert_eq!(planned.get(), 0);
     }
 }

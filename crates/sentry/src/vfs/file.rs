@@ -4,7 +4,7 @@
 //! Lock classes: `FilePos` (held across a read or write, as Linux holds `f_pos_lock`), `Leaf`.
 
 use core::any::Any;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use abi::Errno;
@@ -223,6 +223,8 @@ pub struct OpenFile {
     id: u64,
     flags: AtomicU32,
     position: Mutex<u64, FilePos>,
+    /// The position as it was last set, for those who may not wait for it.
+    seen: AtomicU64,
     inode: Arc<dyn Inode>,
     location: Option<Location>,
     ops: Arc<dyn FileOps>,
@@ -280,6 +282,7 @@ impl OpenFile {
             id: new_id(),
             flags: AtomicU32::new(flags.difference(AT_OPEN).bits()),
             position: Mutex::new(0),
+            seen: AtomicU64::new(0),
             inode,
             location,
             ops,
@@ -385,6 +388,7 @@ impl OpenFile {
         check_range(*position, to.remaining())?;
         let got = self.ops.read(self, to, *position)?;
         *position = position.saturating_add(got as u64);
+        self.seen.store(*position, Ordering::Relaxed);
         Ok(got)
     }
 
@@ -398,6 +402,7 @@ impl OpenFile {
         let mut position = self.position.lock();
         check_range(*position, from.remaining())?;
         let put = self.ops.write(self, from, &mut position, append)?;
+        self.seen.store(*position, Ordering::Relaxed);
         self.strip_setid()?;
         Ok(put)
     }
@@ -450,8 +455,10 @@ impl OpenFile {
             return self.ops.write(self, from, &mut 0, false);
         }
         let put = if moves {
-            self.ops
-                .write(self, from, &mut self.position.lock(), true)?
+            let mut position = self.position.lock();
+            let put = self.ops.write(self, from, &mut position, true)?;
+            self.seen.store(*position, Ordering::Relaxed);
+            put
         } else {
             self.ops.write(self, from, &mut 0, true)?
         };
@@ -463,6 +470,7 @@ impl OpenFile {
     pub fn advance(&self, by: u64) {
         let mut position = self.position.lock();
         *position = position.saturating_add(by);
+        self.seen.store(*position, Ordering::Relaxed);
     }
 
     /// A file that somebody without CAP_FSETID writes to loses its set-ID bits (write(2)): whoever opened it counts.
@@ -490,9 +498,15 @@ impl OpenFile {
         *self.position.lock()
     }
 
+    /// Where the position was last, without waiting for a read or write under way: a file of procfs tells of itself too.
+    pub fn last_position(&self) -> u64 {
+        self.seen.load(Ordering::Relaxed)
+    }
+
     /// Sets where the position is, for a file that was taken over from elsewhere.
     pub fn set_position(&self, position: u64) {
         *self.position.lock() = position;
+        self.seen.store(position, Ordering::Relaxed);
     }
 
     /// lseek(2): EINVAL for a position before the start, ENXIO past the end for data and holes, EOVERFLOW past what a position can hold.
@@ -512,6 +526,7 @@ impl OpenFile {
                 let at = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
                 let found = self.ops.seek_data(self, at, whence == Seek::Hole)?;
                 *position = found;
+                self.seen.store(found, Ordering::Relaxed);
                 return Ok(found);
             }
         };
@@ -522,6 +537,7 @@ impl OpenFile {
         let target = u64::try_from(target).map_err(|_| Errno::EINVAL)?;
         self.ops.check_position(target)?;
         *position = target;
+        self.seen.store(target, Ordering::Relaxed);
         Ok(target)
     }
 
@@ -534,7 +550,9 @@ impl OpenFile {
             return Err(Errno::ENOTDIR);
         }
         let mut position = self.position.lock();
-        self.ops.readdir(self, &mut position, emit)
+        let told = self.ops.readdir(self, &mut position, emit);
+        self.seen.store(*position, Ordering::Relaxed);
+        told
     }
 
     /// ioctl(2).

@@ -67,7 +67,7 @@ fn info(subject: &Subject, fd: i32) -> Result<Vec<u8>, Errno> {
     let file = files.get(fd).map_err(|_| Errno::ENOENT)?;
     let mut flags = file.flags();
     flags.set(OpenFlags::CLOEXEC, files.cloexec(fd).unwrap_or(false));
-    let position = if file.ops().seekable() { file.position() } else { 0 };
+    let position = if file.ops().seekable() { file.last_position() } else { 0 };
     let mount = file.location().map_or(0, |place| place.mount.id());
     let ino = file.inode().key().ino;
     let text = format!("pos:\t{position}\nflags:\t0{:o}\nmnt_id:\t{mount}\nino:\t{ino}\n{}", flags.bits(), file.ops().fdinfo(&file));

@@ -5,12 +5,16 @@ use std::sync::{Arc, Weak};
 use abi::Errno;
 use abi::fs::{FileType, MountFlags};
 
+use super::maps::resident;
 use super::process::{Processes, add_self};
 use super::{Load, MemoryInfo, System, Times, add_system, procfs};
 use crate::fs::pseudo::{PseudoAttrs, PseudoDir};
 use crate::fs::root::mount_at;
 use crate::fs::sys::sysfs;
 use crate::kernel::Kernel;
+use crate::mm::Mm;
+use crate::sync::Mutex;
+use crate::sync::order::Leaf;
 use crate::time::Clock;
 use crate::vfs::Mount;
 
@@ -18,6 +22,26 @@ use crate::vfs::Mount;
 struct Machine {
     kernel: Weak<Kernel>,
     cpu: String,
+    /// When it was last asked for (monotonic), and the answer.
+    anonymous: Mutex<(i64, u64), Leaf>,
+}
+
+impl Machine {
+    /// Bytes of private memory in use, as they were within the last second: asking is work for each process.
+    fn anonymous(&self, kernel: &Kernel) -> u64 {
+        const FRESH: i64 = 1_000_000_000;
+        let now = kernel.clocks().now(Clock::Monotonic);
+        let (when, bytes) = *self.anonymous.lock();
+        if when != 0 && now - when < FRESH {
+            return bytes;
+        }
+        let mut spaces: Vec<Arc<Mm>> = kernel.tree().lock().tasks.values().map(|task| task.mm()).collect();
+        spaces.sort_by_key(Arc::as_ptr);
+        spaces.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        let bytes = spaces.iter().map(|mm| resident(mm).anonymous * 4096).sum();
+        *self.anonymous.lock() = (now, bytes);
+        bytes
+    }
 }
 
 impl System for Machine {
@@ -25,8 +49,9 @@ impl System for Machine {
         let Some(kernel) = self.kernel.upgrade() else { return MemoryInfo::default() };
         let total = kernel.limits().memory;
         let shared = kernel.mm().memory.used();
-        let free = total.saturating_sub(shared);
-        MemoryInfo { total, free, available: free, shared, ..MemoryInfo::default() }
+        let anonymous = self.anonymous(&kernel);
+        let free = total.saturating_sub(shared).saturating_sub(anonymous);
+        MemoryInfo { total, free, available: free, shared, anonymous, committed: shared.saturating_add(anonymous), ..MemoryInfo::default() }
     }
 
     fn times(&self) -> Times {
@@ -86,7 +111,7 @@ impl System for Machine {
 /// Mounts `/proc` and `/sys`. `cpu` is what `/proc/cpuinfo` says of each CPU.
 pub fn mount(kernel: &Arc<Kernel>, cpu: &str) -> Result<(), Errno> {
     let weak = Arc::downgrade(kernel);
-    let system: Arc<dyn System> = Arc::new(Machine { kernel: Weak::clone(&weak), cpu: cpu.to_owned() });
+    let system: Arc<dyn System> = Arc::new(Machine { kernel: Weak::clone(&weak), cpu: cpu.to_owned(), anonymous: Mutex::new((0, 0)) });
     let proc = procfs(|dev| {
         let attrs = PseudoAttrs::new(dev, FileType::Directory.mode() | 0o555);
         let root = PseudoDir::with(attrs, Some(Arc::new(Processes(Weak::clone(&weak)))));
