@@ -622,7 +622,7 @@ mod tests {
             assert_eq!(order(number, args), TRAP, "{number} {args:x?}");
         }
         for number in 0..12 {
-            let own = (file::COMMANDS..=file::SHARED).contains(&number);
+            let own = (layout::file::COMMANDS..=layout::file::SHARED).contains(&number);
             assert_eq!(order(nr::close, [number, 0, 0, 0, 0, 0]) == TRAP, own, "{number}");
         }
         for number in 0..1000 {

@@ -240,8 +240,11 @@ impl State {
 struct PipeHandle(Arc<Pipe>);
 
 impl Reopen for PipeHandle {
+    /// Unlike a FIFO's, this open does not wait for the other side: a pipe had it (`/proc/self/fd/N`, a shell's `<(...)`).
     fn reopen(&self, flags: OpenFlags) -> Result<Arc<dyn FileOps>, Errno> {
-        open_fifo(&self.0, flags)
+        let access = flags & OpenFlags::ACCMODE;
+        let (reads, writes) = (access != OpenFlags::WRONLY, !access.is_empty());
+        Ok(End::new(&self.0, reads, writes, None))
     }
 }
 
