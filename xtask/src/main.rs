@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod fuzz;
 mod packages;
 
 use std::path::Path;
@@ -26,6 +27,17 @@ enum Task {
     Bench(bench::Options),
     /// Write docs/host-calls.md, the list of host calls that a locked sentry may make.
     HostCalls,
+    /// Write docs/syscalls.md, the table of system calls.
+    Syscalls,
+    /// Throw random calls at the kernel from inside a sandbox.
+    FuzzCalls {
+        /// For how long.
+        #[arg(long, default_value_t = 600)]
+        seconds: u32,
+        /// Where to begin; a number of the clock's where none is given.
+        #[arg(long)]
+        seed: Option<u64>,
+    },
 }
 
 /// A step of the checks.
@@ -58,7 +70,17 @@ fn main() -> ExitCode {
                 }
             };
         }
-        Task::HostCalls => return write_host_calls(),
+        Task::HostCalls => return write("docs/host-calls.md", &host::lockdown::document()),
+        Task::Syscalls => return write("docs/syscalls.md", &sentry::syscalls::table::document()),
+        Task::FuzzCalls { seconds, seed } => {
+            return match fuzz::calls(seconds, seed) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    eprintln!("fuzz-calls: {error:#}");
+                    ExitCode::FAILURE
+                }
+            };
+        }
     };
     let mut failed = Vec::new();
     for &step in steps {
@@ -77,9 +99,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn write_host_calls() -> ExitCode {
-    let path = root().join("docs/host-calls.md");
-    match std::fs::write(&path, host::lockdown::document()) {
+fn write(path: &str, text: &str) -> ExitCode {
+    let path = root().join(path);
+    match std::fs::write(&path, text) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{}: {error}", path.display());
@@ -99,7 +121,10 @@ fn run(step: Step) -> anyhow::Result<()> {
             tests(&["--workspace", "--exclude", "e2e", "--exclude", GUEST])
         }
         Step::E2e => whole("e2e"),
-        Step::Guest => whole(GUEST),
+        Step::Guest => {
+            whole(GUEST)?;
+            fuzz::calls(20, None)
+        }
     }
 }
 

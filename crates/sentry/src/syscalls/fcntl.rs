@@ -268,3 +268,32 @@ fn flock(task: &Arc<Task>, fd: Fd, operation: u32) -> Step {
         Err(Refused::Busy(queue)) => Step::Wait(Wait::on(&queue, EventMask::IN)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Errno, Flock, OpenFile, range};
+    use crate::vfs::FileOps;
+    use crate::vfs::anon::AnonInode;
+    use std::sync::Arc;
+
+    struct Nothing;
+    impl FileOps for Nothing {}
+
+    fn range_of(whence: i16, start: i64, len: i64) -> Result<(u64, u64), Errno> {
+        let file = OpenFile::anonymous(AnonInode::new("[test]"), Arc::new(Nothing), abi::fs::OpenFlags::RDWR);
+        file.set_position(100);
+        range(&file, &Flock { whence, start, len, ..Flock::default() })
+    }
+
+    #[test]
+    fn ranges_of_locks() {
+        assert_eq!(range_of(0, 5, 0), Ok((5, u64::MAX)));
+        assert_eq!(range_of(0, 5, 10), Ok((5, 15)));
+        assert_eq!(range_of(1, 0, -10), Ok((90, 100)));
+        assert_eq!(range_of(1, -101, 1), Err(Errno::EINVAL));
+        assert_eq!(range_of(0, 5, -6), Err(Errno::EINVAL));
+        assert_eq!(range_of(0, i64::MAX, 1), Ok((i64::MAX.unsigned_abs(), u64::MAX)));
+        assert_eq!(range_of(0, i64::MAX, 2), Err(Errno::EOVERFLOW));
+        assert_eq!(range_of(3, 0, 1), Err(Errno::EINVAL));
+    }
+}

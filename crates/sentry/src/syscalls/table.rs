@@ -233,6 +233,26 @@ pub fn all_rows() -> impl Iterator<Item = &'static Row> {
     ALL.iter().copied().flatten()
 }
 
+/// The table, as the document docs/syscalls.md shows it.
+pub fn document() -> String {
+    let mut rows: Vec<&Row> = all_rows().collect();
+    rows.sort_by_key(|row| row.number);
+    let mut text = String::from(
+        "# System calls\n\nMade by `cargo xtask syscalls` from the rows in `crates/sentry/src/syscalls/`. A call without a row returns ENOSYS, and is \
+         logged once, by name.\n\n| number | call | |\n|---|---|---|\n",
+    );
+    for row in rows {
+        let complete = match (row.complete, row.run) {
+            (Completeness::Full, _) => "full".to_owned(),
+            (Completeness::Partial(note), _) => format!("partial: {note}"),
+            (Completeness::Error(note), Run::Error(error)) => format!("{error:?}: {note}"),
+            (Completeness::Error(note), Run::Handler(_)) => note.to_owned(),
+        };
+        text.push_str(&format!("| {} | `{}` | {complete} |\n", row.number, row.name));
+    }
+    text
+}
+
 /// One more than the largest number with a row.
 const NUMBERS: usize = 512;
 
@@ -254,6 +274,13 @@ pub fn row(number: u32) -> Option<&'static Row> {
 #[cfg(test)]
 mod tests {
     use super::{NUMBERS, all_rows};
+
+    #[test]
+    fn the_document_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/syscalls.md");
+        let document = std::fs::read_to_string(path).expect("docs/syscalls.md");
+        assert!(document == super::document(), "the table changed: run cargo xtask syscalls");
+    }
 
     #[test]
     fn each_number_has_one_row() {

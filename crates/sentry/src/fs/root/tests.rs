@@ -113,3 +113,12 @@ fn roots_have_what_they_should() {
     let mounts = crate::fs::proc::mounts(&world.vfs, &world.fs.root());
     assert_eq!(String::from_utf8_lossy(&mounts).lines().count(), 7);
 }
+
+#[test]
+fn sizes_of_mount_options() {
+    use super::size;
+    assert_eq!(
+        ["4096", "64k", "2M", "1g", "50%", "5x", "", "k"].map(|text| size(text, 1000)),
+        [Some(4096), Some(64 << 10), Some(2 << 20), Some(1 << 30), Some(1000), None, None, None]
+    );
+}
