@@ -100,10 +100,16 @@ impl Futexes {
             Ok(key) => key,
             Err(error) => return Step::Done(Err(error)),
         };
+        // Counted before the word is looked at: who changes the word after that finds somebody to wake, and takes the bucket's lock.
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let given_up = |error| {
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            Step::Done(Err(error))
+        };
         loop {
             // Where the page is not there, it is brought in first, without the lock.
             if let Err(error) = mm.get::<u32>(UserPtr::new(addr)) {
-                return Step::Done(Err(error));
+                return given_up(error);
             }
             let mut bucket = self.bucket(&key).lock();
             let mut word = [0; 4];
@@ -112,7 +118,7 @@ impl Futexes {
                 continue;
             }
             if u32::from_ne_bytes(word) != value {
-                return Step::Done(Err(Errno::EAGAIN));
+                return given_up(Errno::EAGAIN);
             }
             let waiter = Arc::new(Waiter {
                 key: Mutex::new(key),
@@ -122,7 +128,6 @@ impl Futexes {
                 deadline,
             });
             bucket.push(Arc::clone(&waiter));
-            self.waiting.fetch_add(1, Ordering::SeqCst);
             drop(bucket);
             let step = Self::parked(&waiter);
             *state = CallState::Futex(waiter);
@@ -232,7 +237,8 @@ impl Futexes {
             Some(mut b) => b.extend(moved),
             None => a.extend(moved),
         }
-        Ok(woken + if compare.is_some() { count } else { 0 })
+        // The man page has FUTEX_REQUEUE tell of the woken alone; Linux tells of both.
+        Ok(woken + count)
     }
 
     /// `FUTEX_WAKE_OP`: changes the second word, wakes on the first, and on the second where its old value compares.
