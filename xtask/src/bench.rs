@@ -72,7 +72,14 @@ impl Place {
         match self {
             Place::Native => command.args(&words[1..]),
             Place::Coffer(_) => command.args(["do", "--"]).args(words),
-            Place::Peer(_) => command.args(["--platform=systrap", "--network=none", "--ignore-cgroups", "do"]).args(words),
+            Place::Peer(_) => command
+                .args([
+                    "--platform=systrap",
+                    "--network=none",
+                    "--ignore-cgroups",
+                    "do",
+                ])
+                .args(words),
         };
         command.current_dir(directory).stdin(Stdio::null());
         command
@@ -133,7 +140,10 @@ impl Table {
         if !self.order.iter().any(|known| known == row) {
             self.order.push(row.to_owned());
         }
-        self.values.entry((row.to_owned(), place.name())).or_default().push(value);
+        self.values
+            .entry((row.to_owned(), place.name()))
+            .or_default()
+            .push(value);
     }
 
     fn print(&self, places: &[Place], unit: &str) {
@@ -150,9 +160,13 @@ impl Table {
         println!();
         for row in &self.order {
             print!("{row:<30}");
-            let medians: Vec<Option<f64>> = places.iter().map(|place| self.median(row, place)).collect();
+            let medians: Vec<Option<f64>> =
+                places.iter().map(|place| self.median(row, place)).collect();
             for median in &medians {
-                print!("{:>14}", median.map_or("-".to_owned(), |value| format!("{value:.1}")));
+                print!(
+                    "{:>14}",
+                    median.map_or("-".to_owned(), |value| format!("{value:.1}"))
+                );
             }
             for median in &medians[1..] {
                 print!("{:>16}", ratio(*median, medians[0]));
@@ -195,7 +209,10 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 /// The program, as it was built for release: beside this one, whichever profile that has.
 fn built() -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
-    let found = own.ancestors().map(|directory| directory.join("release/coffer")).find(|path| path.is_file());
+    let found = own
+        .ancestors()
+        .map(|directory| directory.join("release/coffer"))
+        .find(|path| path.is_file());
     found.unwrap_or_else(|| root().join("target/release/coffer"))
 }
 
@@ -206,7 +223,12 @@ fn wanted(options: &Options, name: &str) -> bool {
 fn syscalls(options: &Options, places: &[Place], scratch: &Path) -> anyhow::Result<()> {
     let program = scratch.join("calls");
     let source = root().join("bench/calls.c");
-    let compiled = Command::new("gcc").args(["-O2", "-static", "-pthread", "-Wno-unused-result", "-o"]).arg(&program).arg(source).status().context("gcc")?;
+    let compiled = Command::new("gcc")
+        .args(["-O2", "-static", "-pthread", "-Wno-unused-result", "-o"])
+        .arg(&program)
+        .arg(source)
+        .status()
+        .context("gcc")?;
     ensure!(compiled.success(), "gcc: {compiled}");
     fs::write(scratch.join("data"), vec![7; 1 << 20])?;
     let (program, directory) = (program.to_string_lossy(), scratch.to_string_lossy());
@@ -215,11 +237,22 @@ fn syscalls(options: &Options, places: &[Place], scratch: &Path) -> anyhow::Resu
     let mut table = Table::default();
     for round in 0..options.rounds {
         for place in places {
-            eprintln!("round {} of {}, {}", round + 1, options.rounds, place.name());
+            eprintln!(
+                "round {} of {}, {}",
+                round + 1,
+                options.rounds,
+                place.name()
+            );
             match output(&mut place.command(scratch, &words)) {
                 Ok(text) => {
                     for (value, name) in text.lines().filter_map(|line| line.split_once(' ')) {
-                        table.add(name, place, value.parse().with_context(|| format!("not a number: {value}"))?);
+                        table.add(
+                            name,
+                            place,
+                            value
+                                .parse()
+                                .with_context(|| format!("not a number: {value}"))?,
+                        );
                     }
                 }
                 Err(error) => eprintln!("{}: {error:#}", place.name()),
@@ -232,7 +265,10 @@ fn syscalls(options: &Options, places: &[Place], scratch: &Path) -> anyhow::Resu
 
 /// Runs a command to its end within [`LIMIT`], its output through a pipe.
 fn output(command: &mut Command) -> anyhow::Result<String> {
-    let mut child = command.stdout(Stdio::piped()).spawn().with_context(|| format!("{command:?}"))?;
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("{command:?}"))?;
     let mut stdout = child.stdout.take().context("no output")?;
     let reader = std::thread::spawn(move || {
         let mut text = String::new();
@@ -240,7 +276,10 @@ fn output(command: &mut Command) -> anyhow::Result<String> {
     });
     let status = within(&mut child, LIMIT)?;
     ensure!(status.success(), "{command:?}: {status}");
-    reader.join().map_err(|_| anyhow::anyhow!("the reader ended"))?.context("its output")
+    reader
+        .join()
+        .map_err(|_| anyhow::anyhow!("the reader ended"))?
+        .context("its output")
 }
 
 /// Waits for a child's end; kills it, and what it started, where that takes too long.
@@ -264,16 +303,26 @@ fn end(child: &mut Child) {
     all.insert(0, child.id());
     for pid in all {
         // One that has ended meanwhile is well enough.
-        let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).stderr(Stdio::null()).status();
+        let _ = Command::new("kill")
+            .args(["-KILL", &pid.to_string()])
+            .stderr(Stdio::null())
+            .status();
     }
     let _ = child.wait();
 }
 
 fn descendants(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
-    for thread in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
         let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-        for child in children.split_whitespace().filter_map(|word| word.parse().ok()) {
+        for child in children
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+        {
             found.push(child);
             found.extend(descendants(child));
         }
@@ -282,7 +331,10 @@ fn descendants(pid: u32) -> Vec<u32> {
 }
 
 fn start(options: &Options, places: &[Place], scratch: &Path) -> anyhow::Result<()> {
-    const PROGRAMS: &[(&str, &[&str])] = &[("/bin/true", &["/bin/true"]), ("python3 -c pass", &["/usr/bin/python3", "-c", "pass"])];
+    const PROGRAMS: &[(&str, &[&str])] = &[
+        ("/bin/true", &["/bin/true"]),
+        ("python3 -c pass", &["/usr/bin/python3", "-c", "pass"]),
+    ];
     time(options, places, scratch, PROGRAMS, 4)?;
     let mut table = Table::default();
     for place in &places[1..] {
@@ -298,7 +350,13 @@ fn start(options: &Options, places: &[Place], scratch: &Path) -> anyhow::Result<
 }
 
 /// Wall-clock time of these commands, each in turn in each place, `times` times as often as rounds were asked for.
-fn time(options: &Options, places: &[Place], scratch: &Path, programs: &[(&str, &[&str])], times: usize) -> anyhow::Result<()> {
+fn time(
+    options: &Options,
+    places: &[Place],
+    scratch: &Path,
+    programs: &[(&str, &[&str])],
+    times: usize,
+) -> anyhow::Result<()> {
     let mut table = Table::default();
     for (name, words) in programs.iter().filter(|program| wanted(options, program.0)) {
         for _ in 0..options.rounds * times {
@@ -324,13 +382,17 @@ impl Cgroup {
         let name = format!("coffer-bench-{}", std::process::id());
         for line in text.lines() {
             let mut fields = line.splitn(3, ':').skip(1);
-            let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+            let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
+                continue;
+            };
             let mount = match controllers {
                 "memory" => "/sys/fs/cgroup/memory",
                 "" if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() => "/sys/fs/cgroup",
                 _ => continue,
             };
-            let group = Path::new(mount).join(path.trim_start_matches('/')).join(&name);
+            let group = Path::new(mount)
+                .join(path.trim_start_matches('/'))
+                .join(&name);
             fs::create_dir_all(&group).with_context(|| format!("{}", group.display()))?;
             return Ok(Cgroup(group));
         }
@@ -340,9 +402,20 @@ impl Cgroup {
     /// What the processes in it, and in those below it, have of their own: bytes.
     fn used(&self) -> anyhow::Result<f64> {
         let text = fs::read_to_string(self.0.join("memory.stat"))?;
-        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse::<f64>().ok());
-        let own = field("total_rss").or_else(|| field("anon")).context("memory.stat")?;
-        let shared = field("total_shmem").or_else(|| field("shmem")).unwrap_or(0.0);
+        let field = |name: &str| {
+            text.lines().find_map(|line| {
+                line.strip_prefix(name)?
+                    .strip_prefix(' ')?
+                    .parse::<f64>()
+                    .ok()
+            })
+        };
+        let own = field("total_rss")
+            .or_else(|| field("anon"))
+            .context("memory.stat")?;
+        let shared = field("total_shmem")
+            .or_else(|| field("shmem"))
+            .unwrap_or(0.0);
         Ok(own + shared)
     }
 }
@@ -364,8 +437,16 @@ fn idle_memory(place: &Place, scratch: &Path) -> anyhow::Result<f64> {
     let inner = place.command(scratch, &["/bin/sleep", "1000"]);
     let procs = group.0.join("cgroup.procs");
     let mut command = Command::new("/bin/sh");
-    command.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]).arg(procs).arg(inner.get_program()).args(inner.get_args());
-    let mut child = command.current_dir(scratch).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+    command
+        .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+        .arg(procs)
+        .arg(inner.get_program())
+        .args(inner.get_args());
+    let mut child = command
+        .current_dir(scratch)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()?;
     std::thread::sleep(Duration::from_secs(2));
     let running = child.try_wait()?;
     let used = group.used();
@@ -377,11 +458,35 @@ fn idle_memory(place: &Place, scratch: &Path) -> anyhow::Result<f64> {
 fn apps(options: &Options, places: &[Place], scratch: &Path) -> anyhow::Result<()> {
     const PROGRAMS: &[(&str, &[&str])] = &[
         ("C project, make -j2", &["/bin/sh", "-c", MAKE]),
-        ("find, sha256sum", &["/bin/sh", "-c", "find /usr/share/doc -type f | xargs sha256sum | tail -1"]),
-        ("tar, xz", &["/bin/sh", "-c", "tar cf - -C /usr/share doc | xz -0 | wc -c"]),
+        (
+            "find, sha256sum",
+            &[
+                "/bin/sh",
+                "-c",
+                "find /usr/share/doc -type f | xargs sha256sum | tail -1",
+            ],
+        ),
+        (
+            "tar, xz",
+            &[
+                "/bin/sh",
+                "-c",
+                "tar cf - -C /usr/share doc | xz -0 | wc -c",
+            ],
+        ),
         ("git init to log", &["/bin/sh", "-c", GIT]),
-        ("200 shell commands", &["/bin/sh", "-c", "i=0; while [ $i -lt 200 ]; do /bin/true; i=$((i + 1)); done"]),
-        ("python, json and sqlite", &["/usr/bin/python3", "-c", PYTHON]),
+        (
+            "200 shell commands",
+            &[
+                "/bin/sh",
+                "-c",
+                "i=0; while [ $i -lt 200 ]; do /bin/true; i=$((i + 1)); done",
+            ],
+        ),
+        (
+            "python, json and sqlite",
+            &["/usr/bin/python3", "-c", PYTHON],
+        ),
     ];
     time(options, places, scratch, PROGRAMS, 1)
 }

@@ -15,13 +15,30 @@ pub(crate) fn calls(seconds: u32, seed: Option<u64>) -> anyhow::Result<()> {
     cargo(&["build", "--package", "coffer"])?;
     let program = root().join("target/fuzz-calls");
     let source = root().join("fuzz/calls.c");
-    let compiled = Command::new("cc").arg("-O1").arg("-o").arg(&program).arg(&source).arg("-lpthread").status();
-    ensure!(compiled.context("cc")?.success(), "{} does not compile", source.display());
-    let kept = SEEDS.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.trim().parse().ok());
+    let compiled = Command::new("cc")
+        .arg("-O1")
+        .arg("-o")
+        .arg(&program)
+        .arg(&source)
+        .arg("-lpthread")
+        .status();
+    ensure!(
+        compiled.context("cc")?.success(),
+        "{} does not compile",
+        source.display()
+    );
+    let kept = SEEDS
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.trim().parse().ok());
     for seed in kept {
         run(&program, seed, 0)?;
     }
-    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_secs());
+    let clock = || {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(1, |time| time.as_secs())
+    };
     run(&program, seed.unwrap_or_else(clock), seconds)
 }
 
@@ -47,9 +64,21 @@ fn run(program: &std::path::Path, seed: u64, seconds: u32) -> anyhow::Result<()>
         }
         _ => {
             let said = String::from_utf8_lossy(&output.stderr);
-            let said: Vec<&str> = said.lines().filter(|line| !line.contains("is not implemented")).take(8).collect();
-            let child = text.lines().rfind(|line| line.starts_with("seed ")).unwrap_or("none").to_owned();
-            bail!("seed {seed}: {}, at child {child}: {}", output.status, said.join("\n"))
+            let said: Vec<&str> = said
+                .lines()
+                .filter(|line| !line.contains("is not implemented"))
+                .take(8)
+                .collect();
+            let child = text
+                .lines()
+                .rfind(|line| line.starts_with("seed "))
+                .unwrap_or("none")
+                .to_owned();
+            bail!(
+                "seed {seed}: {}, at child {child}: {}",
+                output.status,
+                said.join("\n")
+            )
         }
     }
 }

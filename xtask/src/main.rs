@@ -117,9 +117,7 @@ fn run(step: Step) -> anyhow::Result<()> {
             checker("fmt", &["--all", "--check"])?;
             checker("clippy", lints)
         }
-        Step::Unit => {
-            tests(&["--workspace", "--exclude", "e2e", "--exclude", GUEST])
-        }
+        Step::Unit => tests(&["--workspace", "--exclude", "e2e", "--exclude", GUEST]),
         Step::E2e => whole("e2e"),
         Step::Guest => {
             whole(GUEST)?;

@@ -3,7 +3,6 @@
 use bitflags::bitflags;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-
 /// `AF_UNIX`.
 pub const AF_UNIX: u16 = 1;
 /// The number after the last address family that Linux knows (`AF_MAX`).
@@ -70,7 +69,9 @@ pub const SCM_MAX_FD: usize = 253;
 pub const CONTROL_MAX: usize = 131_072;
 
 /// Who sent a message (`struct ucred`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
 #[repr(C)]
 pub struct Ucred {
     /// Process.
@@ -167,4 +168,3 @@ pub mod so {
     pub const RCVTIMEO_NEW: i32 = 66;
     pub const SNDTIMEO_NEW: i32 = 67;
 }
-

@@ -20,7 +20,13 @@ pub fn line(text: &str) {
 /// Whether standard error takes more within a second.
 fn wait_writable() -> bool {
     let stderr = rustix::stdio::stderr();
-    let mut fds = [rustix::event::PollFd::new(&stderr, rustix::event::PollFlags::OUT)];
-    let second = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
+    let mut fds = [rustix::event::PollFd::new(
+        &stderr,
+        rustix::event::PollFlags::OUT,
+    )];
+    let second = rustix::event::Timespec {
+        tv_sec: 1,
+        tv_nsec: 0,
+    };
     matches!(rustix::event::poll(&mut fds, Some(&second)), Ok(1))
 }

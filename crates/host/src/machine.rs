@@ -32,7 +32,8 @@ pub fn auxv(kind: u64) -> u64 {
 /// Fills a buffer with bits that nobody can guess.
 pub fn fill_random(mut to: &mut [u8]) -> Result<(), Errno> {
     while !to.is_empty() {
-        let got = rustix::rand::getrandom(&mut *to, rustix::rand::GetRandomFlags::empty()).map_err(errno)?;
+        let got = rustix::rand::getrandom(&mut *to, rustix::rand::GetRandomFlags::empty())
+            .map_err(errno)?;
         to = &mut to[got..];
     }
     Ok(())

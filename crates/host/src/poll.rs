@@ -4,7 +4,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use abi::Errno;
 use rustix::event::{EventfdFlags, epoll, eventfd};
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
 
 use crate::error::errno;
 
@@ -29,7 +32,11 @@ impl Poller {
     pub fn new() -> Result<Poller, Errno> {
         let poller = Poller {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(errno)?,
-            timer: timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK).map_err(errno)?,
+            timer: timerfd_create(
+                TimerfdClockId::Monotonic,
+                TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+            )
+            .map_err(errno)?,
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(errno)?,
         };
         poller.add(poller.timer.as_fd(), Token(TIMER), false)?;
@@ -41,7 +48,10 @@ impl Poller {
     pub fn add(&self, fd: BorrowedFd<'_>, token: Token, edge: bool) -> Result<(), Errno> {
         let mut flags = epoll::EventFlags::IN;
         if edge {
-            flags |= epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::PRI | epoll::EventFlags::ET;
+            flags |= epoll::EventFlags::OUT
+                | epoll::EventFlags::RDHUP
+                | epoll::EventFlags::PRI
+                | epoll::EventFlags::ET;
         }
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token.0), flags).map_err(errno)
     }
@@ -56,8 +66,14 @@ impl Poller {
     pub fn set_timer(&self, nanos: i64) {
         let nanos = nanos.max(1);
         let value = Itimerspec {
-            it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
-            it_value: Timespec { tv_sec: nanos / 1_000_000_000, tv_nsec: nanos % 1_000_000_000 },
+            it_interval: Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            },
+            it_value: Timespec {
+                tv_sec: nanos / 1_000_000_000,
+                tv_nsec: nanos % 1_000_000_000,
+            },
         };
         // Fails only for bad arguments, which these are not.
         let _ = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &value);
@@ -72,7 +88,11 @@ impl Poller {
     /// What is ready: token and `EPOLL*` bits each; nothing where the timer or a wake-up ended the wait.
     pub fn wait(&self) -> Result<Vec<(Token, u32)>, Errno> {
         let mut events = Vec::with_capacity(32);
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+        match epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(&mut events),
+            None,
+        ) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(errno(error)),
         }

@@ -24,7 +24,10 @@ pub fn boottime() -> i64 {
 
 /// `CLOCK_TAI`: nanoseconds.
 pub fn tai() -> i64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: the struct lives until the call returns.
     unsafe { libc::clock_gettime(libc::CLOCK_TAI, &raw mut time) };
     time.tv_sec * 1_000_000_000 + time.tv_nsec

@@ -35,13 +35,11 @@ fn main() {
             ("stub pages are out of reach", stub_pages),
         ];
         let memory = std::fs::File::open("/dev/null").expect("there is a null device");
-        let systrap = Systrap::start(
-            &Setup {
-                memory: memory.as_fd(),
-                cgroups: &[],
-                spin: true,
-            },
-        )
+        let systrap = Systrap::start(&Setup {
+            memory: memory.as_fd(),
+            cgroups: &[],
+            spin: true,
+        })
         .expect("zygote");
         systrap.join();
         for (name, test) in tests {

@@ -84,12 +84,21 @@ fn run(spec: &BootSpec, mut inherited: Inherited, control: &OwnedFd) -> Result<C
     let failed = |what: &'static str| move |errno: Errno| BootError::Host(what, errno);
     prepare(spec, control.as_fd())?;
     host::process::share_heap();
-    let signals = Signals::block_all(SigSet::of(Signal::SIGCHLD)).map_err(failed("blocking signals"))?;
+    let signals =
+        Signals::block_all(SigSet::of(Signal::SIGCHLD)).map_err(failed("blocking signals"))?;
     let memory = host::shared::memory_file("memory").map_err(failed("the memory file"))?;
-    let cgroups = spec.guest_cgroups.iter().map(|fd| inherited.take(*fd)).collect::<Result<Vec<_>, _>>();
+    let cgroups = spec
+        .guest_cgroups
+        .iter()
+        .map(|fd| inherited.take(*fd))
+        .collect::<Result<Vec<_>, _>>();
     let cgroups = cgroups.map_err(failed("the guest's cgroups"))?;
     let joined: Vec<BorrowedFd<'_>> = cgroups.iter().map(AsFd::as_fd).collect();
-    let setup = Setup { memory: memory.as_fd(), cgroups: &joined, spin: spec.limits.cpus > 1 };
+    let setup = Setup {
+        memory: memory.as_fd(),
+        cgroups: &joined,
+        spin: spec.limits.cpus > 1,
+    };
     let systrap = Systrap::start(&setup).map_err(failed("the zygote"))?;
     drop(joined);
     drop(cgroups);
@@ -100,10 +109,18 @@ fn run(spec: &BootSpec, mut inherited: Inherited, control: &OwnedFd) -> Result<C
     let platform: Arc<dyn Platform> = Arc::new(systrap);
     let memory = MemoryFile::new(memory, spec.limits.memory);
     let root = crate::fs::root::build_root(spec, &memory)?;
-    let mm = Arc::new(MmHost { platform: Arc::clone(&platform), files: SharedFiles::default(), memory });
+    let mm = Arc::new(MmHost {
+        platform: Arc::clone(&platform),
+        files: SharedFiles::default(),
+        memory,
+    });
     let poller = Poller::new().map_err(failed("the poller"))?;
-    poller.add(signals.as_fd(), TOKEN_SIGNALS, false).map_err(failed("the poller"))?;
-    poller.add(control.as_fd(), TOKEN_CONTROL, false).map_err(failed("the poller"))?;
+    poller
+        .add(signals.as_fd(), TOKEN_SIGNALS, false)
+        .map_err(failed("the poller"))?;
+    poller
+        .add(control.as_fd(), TOKEN_CONTROL, false)
+        .map_err(failed("the poller"))?;
     let kernel = Kernel::new(kernel::Parts {
         platform,
         mm,
@@ -146,21 +163,34 @@ fn run(spec: &BootSpec, mut inherited: Inherited, control: &OwnedFd) -> Result<C
 }
 
 /// Makes the first process and starts its program. The error is what the launcher is to be told.
-fn start_first(kernel: &Arc<Kernel>, spec: &BootSpec, inherited: &mut Inherited) -> Result<(), Control> {
+fn start_first(
+    kernel: &Arc<Kernel>,
+    spec: &BootSpec,
+    inherited: &mut Inherited,
+) -> Result<(), Control> {
     let failed = |what: &str, errno: Errno| Control::Failed(format!("{what}: {errno}"));
     let fs = FsContext::new(kernel.vfs().root());
     let creds = Arc::new(Credentials::root(CapSet::FULL));
     let cwd = spec.cwd.as_bytes();
-    let context = PathCx { fs: &fs, creds: &creds, dirfd: None };
+    let context = PathCx {
+        fs: &fs,
+        creds: &creds,
+        dirfd: None,
+    };
     if let Err(errno) = kernel.vfs().chdir(&context, cwd) {
-        return Err(failed(&format!("the working directory {}", String::from_utf8_lossy(cwd)), errno));
+        return Err(failed(
+            &format!("the working directory {}", String::from_utf8_lossy(cwd)),
+            errno,
+        ));
     }
     let files = FdTable::new();
     let terminal = Arc::new(stdio::Terminal::default());
     let poller: Arc<dyn stdio::HostPoller> = Arc::clone(kernel) as _;
     let mut streams: Vec<Arc<OpenFile>> = Vec::new();
     for fd in spec.stdio {
-        let opened = inherited.take(fd).and_then(|fd| stdio::open(fd, &terminal, &poller));
+        let opened = inherited
+            .take(fd)
+            .and_then(|fd| stdio::open(fd, &terminal, &poller));
         let mut file = opened.map_err(|errno| failed("standard input, output and error", errno))?;
         if let Some(known) = streams.iter().find(|known| stdio::same(known, &file)) {
             file = Arc::clone(known);
@@ -169,38 +199,75 @@ fn start_first(kernel: &Arc<Kernel>, spec: &BootSpec, inherited: &mut Inherited)
         inserted.map_err(|errno| failed("standard input, output and error", errno))?;
         streams.push(file);
     }
-    let args: Vec<Vec<u8>> = spec.args.iter().map(|arg| arg.as_bytes().to_vec()).collect();
+    let args: Vec<Vec<u8>> = spec
+        .args
+        .iter()
+        .map(|arg| arg.as_bytes().to_vec())
+        .collect();
     let env: Vec<Vec<u8>> = spec.env.iter().map(|var| var.as_bytes().to_vec()).collect();
     let command = args.first().cloned().unwrap_or_default();
     let shown = String::from_utf8_lossy(&command).into_owned();
-    let path = find_command(kernel, &context, &command, &env).map_err(|errno| not_started(&shown, errno))?;
+    let path = find_command(kernel, &context, &command, &env)
+        .map_err(|errno| not_started(&shown, errno))?;
     let started = Mm::new(kernel.mm()).and_then(|mm| {
         let pid = kernel.tree().lock().reserve(kernel.limits().pids)?;
         let limits = crate::task::Limits::initial(u64::from(spec.limits.pids));
-        kernel.start(pid, limits, TaskParts { mm, files, fs: Arc::clone(&fs), creds: Arc::clone(&creds), signals: Task::initial_signals() })
-            .start_first(ExecRequest { path, file: None, args, env })
+        kernel
+            .start(
+                pid,
+                limits,
+                TaskParts {
+                    mm,
+                    files,
+                    fs: Arc::clone(&fs),
+                    creds: Arc::clone(&creds),
+                    signals: Task::initial_signals(),
+                },
+            )
+            .start_first(ExecRequest {
+                path,
+                file: None,
+                args,
+                env,
+            })
     });
     started.map_err(|errno| not_started(&shown, errno))
 }
 
 /// What the launcher is told of a command that can't be run: 127 where there is none, else 126.
 fn not_started(command: &str, errno: Errno) -> Control {
-    let code = if matches!(errno, Errno::ENOENT | Errno::ENOTDIR) { 127 } else { 126 };
+    let code = if matches!(errno, Errno::ENOENT | Errno::ENOTDIR) {
+        127
+    } else {
+        126
+    };
     Control::StartFailed(code, format!("{command}: {errno}"))
 }
 
 /// Where a command is: as it says where it has a slash, else in the directories of `PATH` (execvp(3)).
-fn find_command(kernel: &Kernel, context: &PathCx<'_>, command: &[u8], env: &[Vec<u8>]) -> Result<Vec<u8>, Errno> {
+fn find_command(
+    kernel: &Kernel,
+    context: &PathCx<'_>,
+    command: &[u8],
+    env: &[Vec<u8>],
+) -> Result<Vec<u8>, Errno> {
     if command.contains(&b'/') {
         return Ok(command.to_vec());
     }
     if command.is_empty() {
         return Err(Errno::ENOENT);
     }
-    let path = env.iter().find_map(|var| var.strip_prefix(b"PATH=")).unwrap_or(b"/usr/local/bin:/usr/bin:/bin");
+    let path = env
+        .iter()
+        .find_map(|var| var.strip_prefix(b"PATH="))
+        .unwrap_or(b"/usr/local/bin:/usr/bin:/bin");
     let mut refused = Errno::ENOENT;
     for dir in path.split(|byte| *byte == b':') {
-        let place = if dir.is_empty() { command.to_vec() } else { [dir, b"/", command].concat() };
+        let place = if dir.is_empty() {
+            command.to_vec()
+        } else {
+            [dir, b"/", command].concat()
+        };
         match kernel.vfs().open_exec(context, &place, AtFlags::empty()) {
             Ok(_) => return Ok(place),
             Err(Errno::EACCES) => refused = Errno::EACCES,
@@ -224,7 +291,11 @@ fn listen_to_launcher(kernel: &Arc<Kernel>, control: BorrowedFd<'_>) {
     if let Some(Control::Signal(number) | Control::TerminalSignal(number)) = message
         && let Some(signal) = Signal::from_raw(u32::from(number))
     {
-        let init = kernel.tree().lock().process(1).map(|node| Arc::clone(&node.process));
+        let init = kernel
+            .tree()
+            .lock()
+            .process(1)
+            .map(|node| Arc::clone(&node.process));
         if let Ok(init) = init {
             // A first process that has just ended needs no signal.
             let _ = init.send(kernel, SigInfo::new(signal, abi::signal::SI_KERNEL));

@@ -174,7 +174,12 @@ impl Kernel {
     }
 
     /// Makes the first task, whose number was reserved.
-    pub(crate) fn start(self: &Arc<Self>, pid: u32, limits: crate::task::Limits, parts: crate::task::TaskParts) -> Arc<Task> {
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        pid: u32,
+        limits: crate::task::Limits,
+        parts: crate::task::TaskParts,
+    ) -> Arc<Task> {
         let process = crate::task::Process::new(self, pid, limits, Arc::default());
         let task = Task::new(self, pid, &process, parts);
         task.join_process();
@@ -184,7 +189,9 @@ impl Kernel {
 
     /// Lets reports of a context find its task.
     pub fn register(&self, context: ContextId, task: &Arc<Task>) {
-        let Some(slot) = self.contexts.get(context.0 as usize) else { return };
+        let Some(slot) = self.contexts.get(context.0 as usize) else {
+            return;
+        };
         let mut slot = slot.lock();
         slot.task = Some(Arc::clone(task));
         let early = core::mem::replace(&mut slot.early, false);
@@ -196,7 +203,9 @@ impl Kernel {
 
     /// Reports of a context find no task from now on.
     pub fn unregister(&self, context: ContextId) {
-        let Some(slot) = self.contexts.get(context.0 as usize) else { return };
+        let Some(slot) = self.contexts.get(context.0 as usize) else {
+            return;
+        };
         let old = core::mem::take(&mut *slot.lock());
         drop(old);
     }
@@ -232,7 +241,9 @@ impl Kernel {
                 continue;
             }
             if let Some(context) = self.platform.poll() {
-                let Some(slot) = self.contexts.get(context.0 as usize) else { continue };
+                let Some(slot) = self.contexts.get(context.0 as usize) else {
+                    continue;
+                };
                 let mut slot = slot.lock();
                 let task = slot.task.clone();
                 slot.early = task.is_none();
@@ -242,13 +253,17 @@ impl Kernel {
                 }
                 continue;
             }
-            self.platform.wait(&|| self.ready_len.load(Ordering::SeqCst) != 0 || self.over.load(Ordering::SeqCst));
+            self.platform.wait(&|| {
+                self.ready_len.load(Ordering::SeqCst) != 0 || self.over.load(Ordering::SeqCst)
+            });
         }
     }
 
     /// Arms a deadline.
     pub fn arm(&self, deadline: Deadline, whom: Weak<dyn OnTime>) -> TimerId {
-        self.timers.arm(&self.clocks, deadline, whom, &|wait| self.poller.set_timer(wait))
+        self.timers.arm(&self.clocks, deadline, whom, &|wait| {
+            self.poller.set_timer(wait)
+        })
     }
 
     /// Takes a deadline back.
@@ -286,15 +301,25 @@ impl Kernel {
     }
 
     /// Hears of everything that is not a guest's report, until the sandbox is over. `other` is called for tokens that are not the kernel's.
-    pub fn listen(self: &Arc<Self>, other: &mut dyn FnMut(&Arc<Kernel>, Token)) -> Result<(), Errno> {
+    pub fn listen(
+        self: &Arc<Self>,
+        other: &mut dyn FnMut(&Arc<Kernel>, Token),
+    ) -> Result<(), Errno> {
         while !self.over.load(Ordering::SeqCst) {
-            for (id, whom) in self.timers.expire(&self.clocks, &|wait| self.poller.set_timer(wait)) {
+            for (id, whom) in self
+                .timers
+                .expire(&self.clocks, &|wait| self.poller.set_timer(wait))
+            {
                 whom.on_time(id);
             }
             for (token, ready) in self.poller.wait()? {
                 if token.0 >= FIRST_WATCH {
                     let at = usize::try_from(token.0 - FIRST_WATCH).unwrap_or(usize::MAX);
-                    let queue = self.watched.lock().get(at).and_then(|slot| slot.as_ref().and_then(Weak::upgrade));
+                    let queue = self
+                        .watched
+                        .lock()
+                        .get(at)
+                        .and_then(|slot| slot.as_ref().and_then(Weak::upgrade));
                     if let Some(queue) = queue {
                         queue.notify(EventMask::from_bits_truncate(ready));
                     }
@@ -309,8 +334,14 @@ impl Kernel {
     /// Prints a line about a process that ends by a signal.
     pub fn log_fatal(&self, task: &Task, info: &SigInfo) {
         if self.strace {
-            let regs = task.thread().map(|thread| thread.regs()).unwrap_or_default();
-            host::log::line(&format!("[{:5}] --- killed by {info:?}: {regs:x?} ---", task.tid()));
+            let regs = task
+                .thread()
+                .map(|thread| thread.regs())
+                .unwrap_or_default();
+            host::log::line(&format!(
+                "[{:5}] --- killed by {info:?}: {regs:x?} ---",
+                task.tid()
+            ));
             for (start, area) in task.mm().snapshot() {
                 host::log::line(&format!("{start:x}-{:x} {:?}", area.end, area.prot));
             }
@@ -322,7 +353,9 @@ impl Kernel {
         // Numbers that no call has.
         let key = u32::MAX - family.unsigned_abs();
         if self.unimplemented.lock().insert(key) {
-            host::log::line(&format!("coffer: sockets of address family {family} are not implemented"));
+            host::log::line(&format!(
+                "coffer: sockets of address family {family} are not implemented"
+            ));
         }
     }
 
@@ -330,7 +363,9 @@ impl Kernel {
     pub fn log_unimplemented(&self, number: u32) {
         if self.unimplemented.lock().insert(number) {
             let name = abi::nr::name(number).unwrap_or("no such call");
-            host::log::line(&format!("coffer: system call {number} ({name}) is not implemented"));
+            host::log::line(&format!(
+                "coffer: system call {number} ({name}) is not implemented"
+            ));
         }
     }
 }

@@ -21,7 +21,16 @@ pub fn compile(name: &str, directory: &Path, more: &[&str]) -> PathBuf {
     let program = directory.join(name);
     let source = programs().join(format!("{name}.c"));
     let mut compiler = Command::new("gcc");
-    compiler.args(["-O1", "-g", "-pthread", "-std=gnu11", "-Wall", "-Werror", "-Wno-unused-result", "-o"]);
+    compiler.args([
+        "-O1",
+        "-g",
+        "-pthread",
+        "-std=gnu11",
+        "-Wall",
+        "-Werror",
+        "-Wno-unused-result",
+        "-o",
+    ]);
     let compiled = e2e::run(compiler.arg(&program).arg(source).args(more));
     assert!(compiled.status.success(), "gcc: {}", compiled.stderr);
     program
@@ -30,9 +39,18 @@ pub fn compile(name: &str, directory: &Path, more: &[&str]) -> PathBuf {
 /// Runs a program both ways and compares.
 pub fn compare(program: &str, arguments: &[&str]) {
     let native = finish(Command::new(program).args(arguments));
-    let inside = finish(Command::new(e2e::coffer()).args(["do", "--", program]).args(arguments));
+    let inside = finish(
+        Command::new(e2e::coffer())
+            .args(["do", "--", program])
+            .args(arguments),
+    );
     let (want, got) = (outcome(&native), outcome(&inside));
-    assert!(want == got, "{program} {arguments:?} differs (- native, + inside):\n{}\ninside, stderr: {}", diff(&want, &got), inside.stderr);
+    assert!(
+        want == got,
+        "{program} {arguments:?} differs (- native, + inside):\n{}\ninside, stderr: {}",
+        diff(&want, &got),
+        inside.stderr
+    );
 }
 
 fn finish(command: &mut Command) -> Finished {
@@ -42,7 +60,10 @@ fn finish(command: &mut Command) -> Finished {
 
 /// What it printed, and the status that a shell would tell of.
 fn outcome(finished: &Finished) -> String {
-    let status = finished.status.code().or(finished.status.signal().map(|signal| 128 + signal));
+    let status = finished
+        .status
+        .code()
+        .or(finished.status.signal().map(|signal| 128 + signal));
     format!("{}status {}\n", finished.stdout, status.unwrap_or(-1))
 }
 
@@ -50,10 +71,27 @@ fn outcome(finished: &Finished) -> String {
 fn diff(want: &str, got: &str) -> String {
     let (want, got): (Vec<&str>, Vec<&str>) = (want.lines().collect(), got.lines().collect());
     let shorter = want.len().min(got.len());
-    let head = (0..shorter).find(|at| want[*at] != got[*at]).unwrap_or(shorter);
-    let tail = (0..shorter - head).find(|at| want[want.len() - 1 - at] != got[got.len() - 1 - at]).unwrap_or(shorter - head);
-    let mut lines: Vec<String> = want[head.saturating_sub(3)..head].iter().map(|line| format!("  {line}")).collect();
-    lines.extend(want[head..want.len() - tail].iter().take(40).map(|line| format!("- {line}")));
-    lines.extend(got[head..got.len() - tail].iter().take(40).map(|line| format!("+ {line}")));
+    let head = (0..shorter)
+        .find(|at| want[*at] != got[*at])
+        .unwrap_or(shorter);
+    let tail = (0..shorter - head)
+        .find(|at| want[want.len() - 1 - at] != got[got.len() - 1 - at])
+        .unwrap_or(shorter - head);
+    let mut lines: Vec<String> = want[head.saturating_sub(3)..head]
+        .iter()
+        .map(|line| format!("  {line}"))
+        .collect();
+    lines.extend(
+        want[head..want.len() - tail]
+            .iter()
+            .take(40)
+            .map(|line| format!("- {line}")),
+    );
+    lines.extend(
+        got[head..got.len() - tail]
+            .iter()
+            .take(40)
+            .map(|line| format!("+ {line}")),
+    );
     lines.join("\n")
 }

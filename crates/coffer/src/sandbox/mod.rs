@@ -172,7 +172,15 @@ impl Handover {
 /// What the guest's `/proc/cpuinfo` says of each CPU: what the host's says of its first, less what tells CPUs apart.
 fn cpu_text() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let own = ["processor", "core id", "apicid", "initial apicid", "physical id", "siblings", "cpu cores"];
+    let own = [
+        "processor",
+        "core id",
+        "apicid",
+        "initial apicid",
+        "physical id",
+        "siblings",
+        "cpu cores",
+    ];
     let first = text.lines().take_while(|line| !line.is_empty());
     let shared = first.filter(|line| !own.contains(&line.split('\t').next().unwrap_or_default()));
     shared.map(|line| format!("{line}\n")).collect()

@@ -623,7 +623,11 @@ mod tests {
         }
         for number in 0..12 {
             let own = (layout::file::COMMANDS..=layout::file::SHARED).contains(&number);
-            assert_eq!(order(nr::close, [number, 0, 0, 0, 0, 0]) == TRAP, own, "{number}");
+            assert_eq!(
+                order(nr::close, [number, 0, 0, 0, 0, 0]) == TRAP,
+                own,
+                "{number}"
+            );
         }
         for number in 0..1000 {
             assert_eq!(run(&program, NATIVE, number, 0x40_0000, [0; 6]), TRAP);

@@ -123,7 +123,10 @@ impl Systrap {
         let areas_file = zygote::memory_file(c"areas", i64::try_from(areas_len).expect("fits"))?;
         let commands_file = zygote::memory_file(c"commands", i64::from(COMMAND_PAGES) * 4096)?;
         let pages_file = zygote::memory_file(c"shared", i64::try_from(shared::LEN).expect("fits"))?;
-        let areas = SharedPages::map(areas_file.as_fd(), usize::try_from(areas_len).expect("fits"))?;
+        let areas = SharedPages::map(
+            areas_file.as_fd(),
+            usize::try_from(areas_len).expect("fits"),
+        )?;
         let commands = SharedPages::map(commands_file.as_fd(), COMMAND_PAGES as usize * 4096)?;
         let pages = SharedPages::map(pages_file.as_fd(), shared::LEN)?;
         write_filters(&pages);
@@ -319,7 +322,10 @@ impl Platform for Systrap {
     }
 
     fn count_patch(&self) {
-        self.shared.counters.patched_sites.fetch_add(1, Ordering::Relaxed);
+        self.shared
+            .counters
+            .patched_sites
+            .fetch_add(1, Ordering::Relaxed);
     }
 
     fn counters(&self) -> Counters {

@@ -425,10 +425,17 @@ impl StubSpace {
 
 /// A processor-time clock of the host: nanoseconds, 0 where there is none any more.
 pub(crate) fn clock(id: i32) -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: the struct lives until the call returns.
     let got = unsafe { libc::clock_gettime(id, &raw mut time) };
-    if got < 0 { 0 } else { (time.tv_sec * 1_000_000_000 + time.tv_nsec).cast_unsigned() }
+    if got < 0 {
+        0
+    } else {
+        (time.tv_sec * 1_000_000_000 + time.tv_nsec).cast_unsigned()
+    }
 }
 
 /// Runs its closure when it is dropped.

@@ -195,7 +195,11 @@ impl Thread for StubThread {
     }
 
     fn rip(&self) -> u64 {
-        if self.is_full() { self.frame().rip() } else { self.get64(ctx::RIP) }
+        if self.is_full() {
+            self.frame().rip()
+        } else {
+            self.get64(ctx::RIP)
+        }
     }
 
     fn set_rip(&self, rip: u64) {
@@ -229,31 +233,42 @@ impl Thread for StubThread {
     }
 
     fn copied_in(&self) -> (u64, usize) {
-        let len = usize::try_from(self.get64(ctx::COPIED_IN)).unwrap_or(0).min(WINDOW);
+        let len = usize::try_from(self.get64(ctx::COPIED_IN))
+            .unwrap_or(0)
+            .min(WINDOW);
         (self.get64(ctx::COPIED_FROM), len)
     }
 
     fn window_read(&self, at: usize, to: &mut [u8]) {
         if at + to.len() <= WINDOW {
-            self.shared.areas.copy_from(self.area + layout::WINDOW + at as u64, to);
+            self.shared
+                .areas
+                .copy_from(self.area + layout::WINDOW + at as u64, to);
         }
     }
 
     fn results_read(&self, at: usize, to: &mut [u8]) {
         if at + to.len() <= WINDOW {
-            self.shared.areas.copy_from(self.area + layout::WINDOW_OUT + at as u64, to);
+            self.shared
+                .areas
+                .copy_from(self.area + layout::WINDOW_OUT + at as u64, to);
         }
     }
 
     fn results_write(&self, at: usize, from: &[u8]) {
         if at + from.len() <= WINDOW {
-            self.shared.areas.copy_to(self.area + layout::WINDOW_OUT + at as u64, from);
+            self.shared
+                .areas
+                .copy_to(self.area + layout::WINDOW_OUT + at as u64, from);
         }
     }
 
     fn copy_out(&self, addr: u64, len: usize) {
         self.set64(ctx::COPY_OUT_TO, addr);
-        self.set32(ctx::COPY_OUT_LEN, u32::try_from(len.min(WINDOW)).unwrap_or(0));
+        self.set32(
+            ctx::COPY_OUT_LEN,
+            u32::try_from(len.min(WINDOW)).unwrap_or(0),
+        );
     }
 
     fn answer(&self, result: u64) {

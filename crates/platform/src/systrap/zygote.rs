@@ -86,10 +86,17 @@ pub(crate) fn executable(contents: &[u8]) -> Result<OwnedFd, Errno> {
 pub(crate) fn memory_file(name: &std::ffi::CStr, len: i64) -> Result<OwnedFd, Errno> {
     const MFD_NOEXEC_SEAL: libc::c_uint = 0x8;
     // SAFETY: the name is a C string.
-    let mut fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL) };
+    let mut fd = unsafe {
+        libc::memfd_create(
+            name.as_ptr(),
+            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL,
+        )
+    };
     if fd < 0 {
         // SAFETY: the name is a C string.
-        fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+        fd = unsafe {
+            libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
+        };
     }
     if fd < 0 {
         return Err(last());
@@ -106,7 +113,11 @@ pub(crate) fn seal_future_writes(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     const F_SEAL_FUTURE_WRITE: libc::c_int = 0x10;
     let seals = F_SEAL_FUTURE_WRITE | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
     // SAFETY: no memory is involved.
-    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 { Err(last()) } else { Ok(()) }
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
+        Err(last())
+    } else {
+        Ok(())
+    }
 }
 
 /// Starts the zygote; its PID. Every one of its signals is blocked, it has no capability, a session of its own, and the files of

@@ -131,23 +131,39 @@ pub fn mount_at(vfs: &Vfs, mount: &Arc<Mount>, path: &[u8]) -> Result<(), Errno>
 
 /// A file system for mount(2): a tmpfs of its own, or another view of the sandbox's proc and sysfs. ENODEV for all others, EINVAL for options
 /// that a tmpfs does not have.
-pub fn new_file_system(kernel: &Kernel, kind: &[u8], options: &[u8]) -> Result<Arc<dyn FileSystem>, Errno> {
+pub fn new_file_system(
+    kernel: &Kernel,
+    kind: &[u8],
+    options: &[u8],
+) -> Result<Arc<dyn FileSystem>, Errno> {
     match kind {
         b"tmpfs" | b"ramfs" => {
             let half = kernel.limits().memory / 2;
-            let (mut bytes, mut inodes, mut perm) = (half, (kernel.limits().memory / 4096).clamp(1024, 1 << 22), 0o1777);
+            let (mut bytes, mut inodes, mut perm) = (
+                half,
+                (kernel.limits().memory / 4096).clamp(1024, 1 << 22),
+                0o1777,
+            );
             let options = core::str::from_utf8(options).map_err(|_| Errno::EINVAL)?;
             for option in options.split(',').filter(|option| !option.is_empty()) {
                 match option.split_once('=') {
                     Some(("size", value)) => bytes = size(value, half).ok_or(Errno::EINVAL)?,
-                    Some(("nr_inodes", value)) => inodes = size(value, half).ok_or(Errno::EINVAL)?,
-                    Some(("mode", value)) => perm = u32::from_str_radix(value, 8).map_err(|_| Errno::EINVAL)?,
+                    Some(("nr_inodes", value)) => {
+                        inodes = size(value, half).ok_or(Errno::EINVAL)?
+                    }
+                    Some(("mode", value)) => {
+                        perm = u32::from_str_radix(value, 8).map_err(|_| Errno::EINVAL)?
+                    }
                     // Owners other than root, NUMA policies, huge pages.
                     Some(("uid" | "gid" | "mpol" | "huge" | "nr_blocks", _)) => {}
                     _ => return Err(Errno::EINVAL),
                 }
             }
-            Ok(TmpFs::new(Arc::clone(&kernel.mm().memory), Quota::new(bytes, inodes), perm & 0o7777)?)
+            Ok(TmpFs::new(
+                Arc::clone(&kernel.mm().memory),
+                Quota::new(bytes, inodes),
+                perm & 0o7777,
+            )?)
         }
         b"proc" | b"sysfs" => (kernel.vfs().mounts().all().iter())
             .map(|mount| mount.fs())
@@ -160,7 +176,10 @@ pub fn new_file_system(kernel: &Kernel, kind: &[u8], options: &[u8]) -> Result<A
 
 /// A size as mount options have it: bytes, with `k`, `m` or `g`, or a share of the memory in percent.
 fn size(text: &str, half: u64) -> Option<u64> {
-    let (digits, unit) = text.split_at(text.trim_end_matches(|letter: char| !letter.is_ascii_digit()).len());
+    let (digits, unit) = text.split_at(
+        text.trim_end_matches(|letter: char| !letter.is_ascii_digit())
+            .len(),
+    );
     let number: u64 = digits.parse().ok()?;
     match unit {
         "" => Some(number),

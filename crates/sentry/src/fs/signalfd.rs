@@ -33,7 +33,11 @@ pub fn signalfd(task: &Arc<Task>, mask: SigSet, flags: OpenFlags) -> Arc<OpenFil
         maker: Arc::downgrade(task),
         queue: Arc::clone(&task.process.signalled),
     });
-    OpenFile::anonymous(AnonInode::new("[signalfd]"), ops, flags & OpenFlags::NONBLOCK | OpenFlags::RDWR)
+    OpenFile::anonymous(
+        AnonInode::new("[signalfd]"),
+        ops,
+        flags & OpenFlags::NONBLOCK | OpenFlags::RDWR,
+    )
 }
 
 /// The set behind an open file, where it is one.
@@ -68,7 +72,11 @@ impl SignalFd {
                 Err(_) => break,
             }
         }
-        if done == 0 { Err(Errno::EAGAIN) } else { Ok(done) }
+        if done == 0 {
+            Err(Errno::EAGAIN)
+        } else {
+            Ok(done)
+        }
     }
 
     /// What the file is ready for, as this task sees it.
@@ -92,7 +100,9 @@ fn record(info: &SigInfo) -> [u8; RECORD] {
     put(8, &info.code.to_ne_bytes());
     let signal = u32::try_from(info.signo).ok().and_then(Signal::from_raw);
     match signal {
-        Some(Signal::SIGILL | Signal::SIGFPE | Signal::SIGSEGV | Signal::SIGBUS | Signal::SIGTRAP) if info.code > 0 => put(72, &first),
+        Some(
+            Signal::SIGILL | Signal::SIGFPE | Signal::SIGSEGV | Signal::SIGBUS | Signal::SIGTRAP,
+        ) if info.code > 0 => put(72, &first),
         Some(Signal::SIGCHLD) if info.code > 0 => {
             // PID, UID, status, times.
             put(12, &first);
@@ -138,11 +148,19 @@ mod tests {
 
     #[test]
     fn fields_are_where_the_signal_has_them() {
-        let record_of = |info: &SigInfo, at: usize| u32::from_ne_bytes(record(info)[at..at + 4].try_into().expect("four bytes"));
+        let record_of = |info: &SigInfo, at: usize| {
+            u32::from_ne_bytes(record(info)[at..at + 4].try_into().expect("four bytes"))
+        };
         let info = SigInfo::child(abi::signal::CLD_EXITED, 7, 1000, 3);
-        assert_eq!([0, 8, 12, 16, 40].map(|at| record_of(&info, at)), [17, 1, 7, 1000, 3]);
+        assert_eq!(
+            [0, 8, 12, 16, 40].map(|at| record_of(&info, at)),
+            [17, 1, 7, 1000, 3]
+        );
         let mut info = SigInfo::sent_by(Signal::SIGUSR1, abi::signal::SI_QUEUE, 9, 5);
         info.fields[1] = 0x1_0000_0002;
-        assert_eq!([12, 16, 44, 48, 52].map(|at| record_of(&info, at)), [9, 5, 2, 2, 1]);
+        assert_eq!(
+            [12, 16, 44, 48, 52].map(|at| record_of(&info, at)),
+            [9, 5, 2, 2, 1]
+        );
     }
 }

@@ -55,13 +55,19 @@ impl State {
         }
         let times = (now - next.nanos) / self.interval + 1;
         self.ticks = self.ticks.saturating_add(times.unsigned_abs());
-        let nanos = next.nanos.saturating_add(times.saturating_mul(self.interval));
+        let nanos = next
+            .nanos
+            .saturating_add(times.saturating_mul(self.interval));
         self.next = Some(Deadline { nanos, ..next });
     }
 
     /// What is left, and the interval: nanoseconds.
     fn left(&self, kernel: &Kernel) -> (i64, i64) {
-        (self.next.map_or(0, |next| kernel.clocks().until(next).max(1)), self.interval)
+        (
+            self.next
+                .map_or(0, |next| kernel.clocks().until(next).max(1)),
+            self.interval,
+        )
     }
 }
 
@@ -75,7 +81,11 @@ pub fn timerfd(kernel: &Arc<Kernel>, id: i32, clock: Clock, flags: OpenFlags) ->
         state: Mutex::new(State::default()),
         queue: Arc::new(WaitQueue::new()),
     });
-    OpenFile::anonymous(AnonInode::new("[timerfd]"), ops, flags & OpenFlags::NONBLOCK | OpenFlags::RDWR)
+    OpenFile::anonymous(
+        AnonInode::new("[timerfd]"),
+        ops,
+        flags & OpenFlags::NONBLOCK | OpenFlags::RDWR,
+    )
 }
 
 /// The timer behind an open file; EINVAL where it is none.
@@ -84,19 +94,31 @@ pub fn of(file: &OpenFile) -> Result<&TimerFd, Errno> {
 }
 
 fn spec((value, interval): (i64, i64)) -> Itimerspec {
-    Itimerspec { interval: Timespec::from_nanos(interval), value: Timespec::from_nanos(value) }
+    Itimerspec {
+        interval: Timespec::from_nanos(interval),
+        value: Timespec::from_nanos(value),
+    }
 }
 
 impl TimerFd {
     /// timerfd_settime(2): value 0 disarms. What was left before.
     pub fn set(&self, value: i64, interval: i64, absolute: bool) -> Itimerspec {
-        let Some(kernel) = self.kernel.upgrade() else { return Itimerspec::default() };
+        let Some(kernel) = self.kernel.upgrade() else {
+            return Itimerspec::default();
+        };
         let next = match value {
             0 => None,
-            nanos if absolute => Some(Deadline { clock: self.clock, nanos }),
+            nanos if absolute => Some(Deadline {
+                clock: self.clock,
+                nanos,
+            }),
             // Steps of the time of day do not change how long a relative time is.
             nanos => {
-                let clock = if self.clock == Clock::Realtime { Clock::Monotonic } else { self.clock };
+                let clock = if self.clock == Clock::Realtime {
+                    Clock::Monotonic
+                } else {
+                    self.clock
+                };
                 Some(kernel.clocks().after(clock, nanos))
             }
         };
@@ -106,7 +128,13 @@ impl TimerFd {
         if let Some(armed) = state.armed {
             kernel.disarm(armed);
         }
-        *state = State { next, interval, ticks: 0, armed: None, absolute };
+        *state = State {
+            next,
+            interval,
+            ticks: 0,
+            armed: None,
+            absolute,
+        };
         self.arm(&kernel, &mut state);
         drop(state);
         spec(old)
@@ -114,7 +142,9 @@ impl TimerFd {
 
     /// timerfd_gettime(2).
     pub fn get(&self) -> Itimerspec {
-        let Some(kernel) = self.kernel.upgrade() else { return Itimerspec::default() };
+        let Some(kernel) = self.kernel.upgrade() else {
+            return Itimerspec::default();
+        };
         let mut state = self.state.lock();
         state.count(&kernel);
         spec(state.left(&kernel))
@@ -130,7 +160,9 @@ impl TimerFd {
 
 impl OnTime for TimerFd {
     fn on_time(self: Arc<Self>, timer: TimerId) {
-        let Some(kernel) = self.kernel.upgrade() else { return };
+        let Some(kernel) = self.kernel.upgrade() else {
+            return;
+        };
         let mut state = self.state.lock();
         if state.armed != Some(timer) {
             return;
@@ -166,10 +198,16 @@ impl FileOps for TimerFd {
     }
 
     fn poll(&self, _file: &OpenFile) -> EventMask {
-        let Some(kernel) = self.kernel.upgrade() else { return EventMask::empty() };
+        let Some(kernel) = self.kernel.upgrade() else {
+            return EventMask::empty();
+        };
         let mut state = self.state.lock();
         state.count(&kernel);
-        if state.ticks > 0 { EventMask::IN | EventMask::RDNORM } else { EventMask::empty() }
+        if state.ticks > 0 {
+            EventMask::IN | EventMask::RDNORM
+        } else {
+            EventMask::empty()
+        }
     }
 
     fn queue(&self) -> Option<&Arc<WaitQueue>> {
@@ -177,7 +215,9 @@ impl FileOps for TimerFd {
     }
 
     fn fdinfo(&self, _file: &OpenFile) -> String {
-        let Some(kernel) = self.kernel.upgrade() else { return String::new() };
+        let Some(kernel) = self.kernel.upgrade() else {
+            return String::new();
+        };
         let mut state = self.state.lock();
         state.count(&kernel);
         let Itimerspec { value, interval } = spec(state.left(&kernel));

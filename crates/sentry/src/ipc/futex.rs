@@ -57,7 +57,10 @@ pub struct Futexes {
 
 impl Default for Futexes {
     fn default() -> Self {
-        Futexes { buckets: (0..BUCKETS).map(|_| Mutex::new(Vec::new())).collect(), waiting: AtomicU64::new(0) }
+        Futexes {
+            buckets: (0..BUCKETS).map(|_| Mutex::new(Vec::new())).collect(),
+            waiting: AtomicU64::new(0),
+        }
     }
 }
 
@@ -70,23 +73,45 @@ impl Futexes {
             return Err(Errno::EFAULT);
         }
         if !private && let Some((space, offset)) = mm.shared_at(addr) {
-            return Ok(Key { space, offset, shared: true });
+            return Ok(Key {
+                space,
+                offset,
+                shared: true,
+            });
         }
-        Ok(Key { space: mm.space().id().0, offset: addr, shared: false })
+        Ok(Key {
+            space: mm.space().id().0,
+            offset: addr,
+            shared: false,
+        })
     }
 
     fn bucket(&self, key: &Key) -> &Mutex<Vec<Arc<Waiter>>, FutexBucket> {
-        let hash = ((key.offset / 4) ^ key.space.rotate_left(17)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
+        let hash = ((key.offset / 4) ^ key.space.rotate_left(17))
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            >> 56;
         &self.buckets[usize::try_from(hash).unwrap_or(0) % BUCKETS]
     }
 
     /// `FUTEX_WAIT`: waits while the word is `value`.
-    pub fn wait(&self, task: &Task, addr: u64, value: u32, bits: u32, private: bool, deadline: Option<Deadline>, state: &mut CallState) -> Step {
+    pub fn wait(
+        &self,
+        task: &Task,
+        addr: u64,
+        value: u32,
+        bits: u32,
+        private: bool,
+        deadline: Option<Deadline>,
+        state: &mut CallState,
+    ) -> Step {
         if let CallState::Futex(waiter) = state {
             if waiter.woken.load(Ordering::SeqCst) {
                 return Step::Done(Ok(0));
             }
-            if waiter.deadline.is_some_and(|deadline| task.kernel.clocks().passed(deadline)) {
+            if waiter
+                .deadline
+                .is_some_and(|deadline| task.kernel.clocks().passed(deadline))
+            {
                 let woken = self.cancel(waiter);
                 return Step::Done(if woken { Ok(0) } else { Err(Errno::ETIMEDOUT) });
             }
@@ -136,8 +161,16 @@ impl Futexes {
     }
 
     fn parked(waiter: &Arc<Waiter>) -> Step {
-        let rule = if waiter.deadline.is_some() { OnSignal::RestartBlock } else { OnSignal::Restart };
-        Step::Wait(Wait::on(&waiter.queue, EventMask::IN).deadline(waiter.deadline).on_signal(rule))
+        let rule = if waiter.deadline.is_some() {
+            OnSignal::RestartBlock
+        } else {
+            OnSignal::Restart
+        };
+        Step::Wait(
+            Wait::on(&waiter.queue, EventMask::IN)
+                .deadline(waiter.deadline)
+                .on_signal(rule),
+        )
     }
 
     /// Takes a waiter out; whether it had been woken.
@@ -196,7 +229,14 @@ impl Futexes {
     }
 
     /// `FUTEX_WAKE`, `FUTEX_WAKE_BITSET`.
-    pub fn wake_call(&self, task: &Task, addr: u64, most: u32, bits: u32, private: bool) -> Result<usize, Errno> {
+    pub fn wake_call(
+        &self,
+        task: &Task,
+        addr: u64,
+        most: u32,
+        bits: u32,
+        private: bool,
+    ) -> Result<usize, Errno> {
         if bits == 0 {
             return Err(Errno::EINVAL);
         }
@@ -205,7 +245,16 @@ impl Futexes {
     }
 
     /// `FUTEX_REQUEUE`, `FUTEX_CMP_REQUEUE`: wakes some, lets others wait on another word.
-    pub fn requeue(&self, task: &Task, from: u64, to: u64, wake: u32, most: u32, compare: Option<u32>, private: bool) -> Result<usize, Errno> {
+    pub fn requeue(
+        &self,
+        task: &Task,
+        from: u64,
+        to: u64,
+        wake: u32,
+        most: u32,
+        compare: Option<u32>,
+        private: bool,
+    ) -> Result<usize, Errno> {
         let mm = task.mm();
         let source = Self::key(&mm, from, private)?;
         let target = Self::key(&mm, to, private)?;
@@ -243,16 +292,31 @@ impl Futexes {
 
     /// `FUTEX_WAKE_OP`: changes the second word, wakes on the first, and on the second where its old value compares.
     #[allow(clippy::too_many_arguments, reason = "futex(2) has as many")]
-    pub fn wake_op(&self, task: &Task, first: u64, second: u64, wake: u32, wake_second: u32, op: u32, private: bool, state: &mut CallState) -> Step {
+    pub fn wake_op(
+        &self,
+        task: &Task,
+        first: u64,
+        second: u64,
+        wake: u32,
+        wake_second: u32,
+        op: u32,
+        private: bool,
+        state: &mut CallState,
+    ) -> Step {
         let mm = task.mm();
-        let keys = Self::key(&mm, first, private).and_then(|key| Ok((key, Self::key(&mm, second, private)?)));
+        let keys = Self::key(&mm, first, private)
+            .and_then(|key| Ok((key, Self::key(&mm, second, private)?)));
         let (key, second_key) = match keys {
             Ok(keys) => keys,
             Err(error) => return Step::Done(Err(error)),
         };
         let code = op >> 28 & 7;
         let sign = |value: u32| ((value << 20).cast_signed()) >> 20;
-        let argument = if op >> 31 != 0 { 1u32.wrapping_shl(op >> 12 & 31) } else { sign(op >> 12 & 0xfff).cast_unsigned() };
+        let argument = if op >> 31 != 0 {
+            1u32.wrapping_shl(op >> 12 & 31)
+        } else {
+            sign(op >> 12 & 0xfff).cast_unsigned()
+        };
         let apply = |old: u32| match code {
             0 => Some(argument),
             1 => Some(old.wrapping_add(argument)),
@@ -262,12 +326,25 @@ impl Futexes {
             _ => None,
         };
         let old = match state {
-            CallState::Atomic { found: Some(None), .. } => return Step::Done(Err(Errno::EFAULT)),
-            CallState::Atomic { found: Some(Some(found)), expected, .. } if found == expected => *found,
-            CallState::Atomic { found: Some(Some(found)), .. } => {
+            CallState::Atomic {
+                found: Some(None), ..
+            } => return Step::Done(Err(Errno::EFAULT)),
+            CallState::Atomic {
+                found: Some(Some(found)),
+                expected,
+                ..
+            } if found == expected => *found,
+            CallState::Atomic {
+                found: Some(Some(found)),
+                ..
+            } => {
                 let found = *found;
                 return match apply(found) {
-                    Some(new) => Step::Atomic { addr: second, old: found, new },
+                    Some(new) => Step::Atomic {
+                        addr: second,
+                        old: found,
+                        new,
+                    },
                     None => Step::Done(Err(Errno::ENOSYS)),
                 };
             }
@@ -277,7 +354,11 @@ impl Futexes {
                     Err(error) => return Step::Done(Err(error)),
                 };
                 return match apply(word) {
-                    Some(new) => Step::Atomic { addr: second, old: word, new },
+                    Some(new) => Step::Atomic {
+                        addr: second,
+                        old: word,
+                        new,
+                    },
                     None => Step::Done(Err(Errno::ENOSYS)),
                 };
             }
@@ -310,13 +391,21 @@ pub fn release_robust(task: &Task, mm: &Mm) {
         return;
     }
     let get = |addr: u64| mm.get::<u64>(UserPtr::new(addr));
-    let (Ok(mut entry), Ok(offset), Ok(pending)) = (get(head), get(head.wrapping_add(8)), get(head.wrapping_add(16))) else { return };
+    let (Ok(mut entry), Ok(offset), Ok(pending)) = (
+        get(head),
+        get(head.wrapping_add(8)),
+        get(head.wrapping_add(16)),
+    ) else {
+        return;
+    };
     let release = |entry: u64| {
         let word = (entry & !1).wrapping_add(offset);
         if !word.is_multiple_of(4) {
             return;
         }
-        let Ok(value) = mm.get::<u32>(UserPtr::new(word)) else { return };
+        let Ok(value) = mm.get::<u32>(UserPtr::new(word)) else {
+            return;
+        };
         if value & TID_MASK == task.tid() {
             let new = value & WAITERS | OWNER_DIED;
             if mm.put(UserPtr::new(word), &new).is_ok() && value & WAITERS != 0 {

@@ -17,10 +17,19 @@ pub(super) struct AnonShared {
 
 impl AnonShared {
     /// A new one of `len` bytes, and its window.
-    pub(super) fn create(file: &Arc<MemoryFile>, len: u64) -> Result<(Arc<Window>, Arc<dyn SharedObject>), Errno> {
+    pub(super) fn create(
+        file: &Arc<MemoryFile>,
+        len: u64,
+    ) -> Result<(Arc<Window>, Arc<dyn SharedObject>), Errno> {
         let mut pages = Pages::new(Arc::clone(file), None);
         let window = pages.pin(len)?;
-        Ok((window, Arc::new(AnonShared { pages: Mutex::new(pages), size: len })))
+        Ok((
+            window,
+            Arc::new(AnonShared {
+                pages: Mutex::new(pages),
+                size: len,
+            }),
+        ))
     }
 }
 

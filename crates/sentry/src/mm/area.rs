@@ -119,9 +119,14 @@ impl Area {
             && self.name == next.name
             && match (&self.mapping, &next.mapping) {
                 (Mapping::Anonymous, Mapping::Anonymous) => true,
-                (Mapping::Memory { window, offset, .. }, Mapping::Memory { window: other, offset: then, .. }) => {
-                    Arc::ptr_eq(window, other) && offset + len == *then
-                }
+                (
+                    Mapping::Memory { window, offset, .. },
+                    Mapping::Memory {
+                        window: other,
+                        offset: then,
+                        ..
+                    },
+                ) => Arc::ptr_eq(window, other) && offset + len == *then,
                 _ => false,
             }
     }
@@ -155,12 +160,18 @@ impl Areas {
 
     /// The first area that begins at `addr` or later.
     pub(super) fn next(&self, addr: u64) -> Option<(u64, &Area)> {
-        self.list.range(addr..).next().map(|(start, area)| (*start, area))
+        self.list
+            .range(addr..)
+            .next()
+            .map(|(start, area)| (*start, area))
     }
 
     /// The last area that begins before `addr`.
     pub(super) fn before(&self, addr: u64) -> Option<(u64, &Area)> {
-        self.list.range(..addr).next_back().map(|(start, area)| (*start, area))
+        self.list
+            .range(..addr)
+            .next_back()
+            .map(|(start, area)| (*start, area))
     }
 
     /// Whether nothing lies in the range.
@@ -201,7 +212,9 @@ impl Areas {
 
     /// Cuts the area that holds `at` in two there.
     fn split(&mut self, at: u64) {
-        let Some((start, area)) = self.find(at) else { return };
+        let Some((start, area)) = self.find(at) else {
+            return;
+        };
         if start == at {
             return;
         }
@@ -273,7 +286,12 @@ impl Areas {
             area.flags.remove(AreaFlags::LOCKED);
             if area.flags.contains(AreaFlags::WIPE_ON_FORK) {
                 let backing = platform::Backing::Anonymous;
-                ops.push(MemOp::Map { addr: start, len, prot: area.prot.bits(), backing });
+                ops.push(MemOp::Map {
+                    addr: start,
+                    len,
+                    prot: area.prot.bits(),
+                    backing,
+                });
             }
             copy.total += len;
             copy.list.insert(start, area);
@@ -302,7 +320,14 @@ mod tests {
     use super::{Area, AreaFlags, Areas, Mapping, Prot};
 
     fn area(end: u64, prot: Prot) -> Area {
-        Area { end, prot, flags: AreaFlags::empty(), mapping: Mapping::Anonymous, file: None, name: None }
+        Area {
+            end,
+            prot,
+            flags: AreaFlags::empty(),
+            mapping: Mapping::Anonymous,
+            file: None,
+            name: None,
+        }
     }
 
     #[test]

@@ -40,7 +40,9 @@ impl Mm {
             Prot::READ
         };
         match areas.find(addr) {
-            Some((_, area)) if !area.prot.intersects(need) => Fault::Signal(SigInfo::fault(Signal::SIGSEGV, SEGV_ACCERR, addr)),
+            Some((_, area)) if !area.prot.intersects(need) => {
+                Fault::Signal(SigInfo::fault(Signal::SIGSEGV, SEGV_ACCERR, addr))
+            }
             Some((start, area)) => {
                 let area = area.clone();
                 self.touch(areas, start, &area, addr)
@@ -67,8 +69,19 @@ impl Mm {
     }
 
     /// The first touch of a page of an area.
-    fn touch(&self, areas: MutexGuard<'_, super::Areas, MmAreas>, start: u64, area: &Area, addr: u64) -> Fault {
-        let Mapping::Memory { window, object, offset } = &area.mapping else {
+    fn touch(
+        &self,
+        areas: MutexGuard<'_, super::Areas, MmAreas>,
+        start: u64,
+        area: &Area,
+        addr: u64,
+    ) -> Fault {
+        let Mapping::Memory {
+            window,
+            object,
+            offset,
+        } = &area.mapping
+        else {
             return match area.mapping {
                 Mapping::PastEnd => Fault::Signal(SigInfo::fault(Signal::SIGBUS, BUS_ADRERR, addr)),
                 // Private memory is the host's: that the access failed means it changed meanwhile; it is tried again.
@@ -85,7 +98,9 @@ impl Mm {
             .or_else(|_| object.populate(object_at(page)..object_at(page) + PAGE));
         let got = match got {
             Ok(got) if got.start <= object_at(page) && got.end > object_at(page) => got,
-            Ok(_) | Err(_) => return Fault::Signal(SigInfo::fault(Signal::SIGBUS, BUS_ADRERR, addr)),
+            Ok(_) | Err(_) => {
+                return Fault::Signal(SigInfo::fault(Signal::SIGBUS, BUS_ADRERR, addr));
+            }
         };
         let from = got.start.max(object_at(low));
         let to = got.end.min(object_at(high));
@@ -107,7 +122,9 @@ impl Mm {
     fn grow(&self, mut areas: MutexGuard<'_, super::Areas, MmAreas>, addr: u64) -> Fault {
         let refused = Fault::Signal(SigInfo::fault(Signal::SIGSEGV, SEGV_MAPERR, addr));
         let page = page_down(addr);
-        let Some((start, area)) = areas.next(addr) else { return refused };
+        let Some((start, area)) = areas.next(addr) else {
+            return refused;
+        };
         if !area.flags.contains(AreaFlags::GROWS_DOWN) || page < MIN_ADDR {
             return refused;
         }
@@ -115,7 +132,9 @@ impl Mm {
         let size = area.end - page;
         let added = start - page;
         // A gap stays below it (stack_guard_gap: 256 pages).
-        let clear = areas.before(page).is_none_or(|(_, below)| below.end + 256 * PAGE <= page || below.flags.contains(AreaFlags::GROWS_DOWN));
+        let clear = areas.before(page).is_none_or(|(_, below)| {
+            below.end + 256 * PAGE <= page || below.flags.contains(AreaFlags::GROWS_DOWN)
+        });
         if size > limit || !clear || areas.total() + added > self.limit_as.load(Ordering::Relaxed) {
             return refused;
         }
@@ -124,8 +143,20 @@ impl Mm {
         // A little more than asked, so that deep recursion does not fault at every page.
         let more = (128 << 10).min(limit - size);
         let from = page.saturating_sub(more & !(PAGE - 1));
-        let from = if areas.before(page).is_none_or(|(_, below)| below.end + 256 * PAGE <= from) { from } else { page };
-        let op = MemOp::Map { addr: from, len: start - from, prot: grown.prot.bits(), backing: Backing::Anonymous };
+        let from = if areas
+            .before(page)
+            .is_none_or(|(_, below)| below.end + 256 * PAGE <= from)
+        {
+            from
+        } else {
+            page
+        };
+        let op = MemOp::Map {
+            addr: from,
+            len: start - from,
+            prot: grown.prot.bits(),
+            backing: Backing::Anonymous,
+        };
         if self.space.apply(&[op]).is_err() {
             return refused;
         }

@@ -79,7 +79,11 @@ impl Program {
         env: Vec<Vec<u8>>,
         open: OpenExecutable<'_>,
     ) -> Result<Program, Errno> {
-        if args.iter().chain(&env).any(|string| string.len() >= MAX_ARG) {
+        if args
+            .iter()
+            .chain(&env)
+            .any(|string| string.len() >= MAX_ARG)
+        {
             return Err(Errno::E2BIG);
         }
         let mut file = match file {
@@ -97,11 +101,24 @@ impl Program {
                         let file = open(&path)?;
                         let mut head = Vec::new();
                         read_at(&file, 0, FIRST_LINE, &mut head)?;
-                        Some(Elf::read(&file, &head).map_err(|error| if error == Errno::ENOEXEC { Errno::ELIBBAD } else { error })?)
+                        Some(Elf::read(&file, &head).map_err(|error| {
+                            if error == Errno::ENOEXEC {
+                                Errno::ELIBBAD
+                            } else {
+                                error
+                            }
+                        })?)
                     }
                     None => None,
                 };
-                return Ok(Program { elf, interpreter, file, args, env, name: path });
+                return Ok(Program {
+                    elf,
+                    interpreter,
+                    file,
+                    args,
+                    env,
+                    name: path,
+                });
             }
             let (interpreter, argument) = script_line(&head)?;
             if !args.is_empty() {
@@ -119,16 +136,34 @@ impl Program {
     }
 
     /// Maps the program into an empty address space, and makes its stack.
-    pub fn load(&self, mm: &Mm, creds: &Credentials, secure: bool, host_vdso: Option<u64>) -> Result<Entry, Errno> {
-        let random = |bits: u32| -> u64 { host::machine::random().unwrap_or(0) & ((1 << bits) - 1) };
+    pub fn load(
+        &self,
+        mm: &Mm,
+        creds: &Credentials,
+        secure: bool,
+        host_vdso: Option<u64>,
+    ) -> Result<Entry, Errno> {
+        let random =
+            |bits: u32| -> u64 { host::machine::random().unwrap_or(0) & ((1 << bits) - 1) };
         let stack_top = USER_TOP - PAGE - (random(22) << 12);
-        let limit = mm.limit_stack.load(std::sync::atomic::Ordering::Relaxed).clamp(128 << 20, USER_TOP / 6 * 5);
+        let limit = mm
+            .limit_stack
+            .load(std::sync::atomic::Ordering::Relaxed)
+            .clamp(128 << 20, USER_TOP / 6 * 5);
         let mmap_base = page_down(stack_top - limit - (256 << 12)) - (random(24) << 12);
         mm.set_layout(|layout| {
-            *layout = super::Layout { mmap_base, stack: stack_top, ..super::Layout::default() };
+            *layout = super::Layout {
+                mmap_base,
+                stack: stack_top,
+                ..super::Layout::default()
+            };
         });
         let bias = if self.elf.dynamic {
-            if self.interpreter.is_some() { PIE_BASE + (random(28) << 12) } else { mmap_base - (1 << 32) }
+            if self.interpreter.is_some() {
+                PIE_BASE + (random(28) << 12)
+            } else {
+                mmap_base - (1 << 32)
+            }
         } else {
             0
         };
@@ -153,21 +188,42 @@ impl Program {
             interpreter.map(mm, base)?;
             rip = interpreter.entry.wrapping_add(base);
         }
-        let brk = page_up(end).ok_or(Errno::ENOMEM)? + if self.elf.dynamic || random(1) == 0 { random(13) << 12 } else { 0 };
-        let first = self.elf.segments.iter().find(|segment| segment.prot.contains(Prot::EXEC)).or(self.elf.segments.first());
-        let code = first.map_or((0, 0), |segment| (segment.addr + bias, segment.addr + bias + segment.file_size));
+        let brk = page_up(end).ok_or(Errno::ENOMEM)?
+            + if self.elf.dynamic || random(1) == 0 {
+                random(13) << 12
+            } else {
+                0
+            };
+        let first = self
+            .elf
+            .segments
+            .iter()
+            .find(|segment| segment.prot.contains(Prot::EXEC))
+            .or(self.elf.segments.first());
+        let code = first.map_or((0, 0), |segment| {
+            (segment.addr + bias, segment.addr + bias + segment.file_size)
+        });
         mm.set_layout(|layout| {
             layout.brk = (brk, brk);
             layout.code = code;
             layout.data = (code.1, end);
         });
-        let stack_prot = if self.elf.executable_stack { Prot::READ | Prot::WRITE | Prot::EXEC } else { Prot::READ | Prot::WRITE };
-        let rsp = self.stack(mm, creds, secure, bias, base, stack_top, stack_prot, host_vdso)?;
+        let stack_prot = if self.elf.executable_stack {
+            Prot::READ | Prot::WRITE | Prot::EXEC
+        } else {
+            Prot::READ | Prot::WRITE
+        };
+        let rsp = self.stack(
+            mm, creds, secure, bias, base, stack_top, stack_prot, host_vdso,
+        )?;
         Ok(Entry { rip, rsp })
     }
 
     /// Makes the stack: strings, auxiliary vector, environment, arguments.
-    #[allow(clippy::too_many_arguments, reason = "one caller, each a fact of the program just mapped")]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one caller, each a fact of the program just mapped"
+    )]
     fn stack(
         &self,
         mm: &Mm,
@@ -179,8 +235,14 @@ impl Program {
         prot: Prot,
         host_vdso: Option<u64>,
     ) -> Result<u64, Errno> {
-        let strings: u64 = self.args.iter().chain(&self.env).map(|string| string.len() as u64 + 9).sum();
-        let most = (mm.limit_stack.load(std::sync::atomic::Ordering::Relaxed) / 4).clamp(128 << 10, 6 << 20);
+        let strings: u64 = self
+            .args
+            .iter()
+            .chain(&self.env)
+            .map(|string| string.len() as u64 + 9)
+            .sum();
+        let most = (mm.limit_stack.load(std::sync::atomic::Ordering::Relaxed) / 4)
+            .clamp(128 << 10, 6 << 20);
         if strings > most {
             return Err(Errno::E2BIG);
         }
@@ -205,10 +267,20 @@ impl Program {
         };
         let name = put(&self.name, true);
         let env_end = name;
-        let mut env: Vec<u64> = self.env.iter().rev().map(|string| put(string, true)).collect();
+        let mut env: Vec<u64> = self
+            .env
+            .iter()
+            .rev()
+            .map(|string| put(string, true))
+            .collect();
         env.reverse();
         let env_start = env.first().copied().unwrap_or(env_end);
-        let mut args: Vec<u64> = self.args.iter().rev().map(|string| put(string, true)).collect();
+        let mut args: Vec<u64> = self
+            .args
+            .iter()
+            .rev()
+            .map(|string| put(string, true))
+            .collect();
         args.reverse();
         let args_start = args.first().copied().unwrap_or(env_start);
         let platform = put(b"x86_64", true);
@@ -276,8 +348,14 @@ fn script_line(head: &[u8]) -> Result<(Vec<u8>, Option<Vec<u8>>), Errno> {
         // A line that is cut off counts only where its interpreter is whole.
         None if head.len() < FIRST_LINE => line,
         None => {
-            let begun = line.iter().position(|byte| !matches!(byte, b' ' | b'\t')).ok_or(Errno::ENOEXEC)?;
-            if !line[begun..].iter().any(|byte| matches!(byte, b' ' | b'\t')) {
+            let begun = line
+                .iter()
+                .position(|byte| !matches!(byte, b' ' | b'\t'))
+                .ok_or(Errno::ENOEXEC)?;
+            if !line[begun..]
+                .iter()
+                .any(|byte| matches!(byte, b' ' | b'\t'))
+            {
                 return Err(Errno::ENOEXEC);
             }
             line
@@ -287,9 +365,15 @@ fn script_line(head: &[u8]) -> Result<(Vec<u8>, Option<Vec<u8>>), Errno> {
     if line.is_empty() {
         return Err(Errno::ENOEXEC);
     }
-    let end = line.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(line.len());
+    let end = line
+        .iter()
+        .position(|byte| matches!(byte, b' ' | b'\t'))
+        .unwrap_or(line.len());
     let argument = line[end..].trim_ascii();
-    Ok((line[..end].to_vec(), (!argument.is_empty()).then(|| argument.to_vec())))
+    Ok((
+        line[..end].to_vec(),
+        (!argument.is_empty()).then(|| argument.to_vec()),
+    ))
 }
 
 /// Reads up to `len` bytes at an offset.
@@ -313,7 +397,8 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 
 impl Elf {
     fn read(file: &Arc<OpenFile>, head: &[u8]) -> Result<Elf, Errno> {
-        if head.len() < 64 || !head.starts_with(b"\x7fELF\x02\x01") || u16_at(head, 18) != EM_X86_64 {
+        if head.len() < 64 || !head.starts_with(b"\x7fELF\x02\x01") || u16_at(head, 18) != EM_X86_64
+        {
             return Err(Errno::ENOEXEC);
         }
         let kind = u16_at(head, 16);
@@ -355,10 +440,19 @@ impl Elf {
                         prot,
                     };
                     let sane = segment.size >= segment.file_size
-                        && segment.addr.checked_add(segment.size).is_some_and(|end| end < USER_TOP)
-                        && segment.offset.checked_add(segment.file_size).is_some_and(|end| i64::try_from(end).is_ok())
+                        && segment
+                            .addr
+                            .checked_add(segment.size)
+                            .is_some_and(|end| end < USER_TOP)
+                        && segment
+                            .offset
+                            .checked_add(segment.file_size)
+                            .is_some_and(|end| i64::try_from(end).is_ok())
                         && segment.addr % PAGE == segment.offset % PAGE
-                        && elf.segments.last().is_none_or(|last| last.addr <= segment.addr);
+                        && elf
+                            .segments
+                            .last()
+                            .is_none_or(|last| last.addr <= segment.addr);
                     if !sane {
                         return Err(Errno::ENOEXEC);
                     }
@@ -406,7 +500,10 @@ impl Elf {
     fn span(&self) -> Result<(u64, u64), Errno> {
         let first = self.segments.first().ok_or(Errno::ENOEXEC)?;
         let last = self.segments.last().ok_or(Errno::ENOEXEC)?;
-        Ok((page_down(first.addr), page_up(last.addr + last.size).ok_or(Errno::ENOEXEC)?))
+        Ok((
+            page_down(first.addr),
+            page_up(last.addr + last.size).ok_or(Errno::ENOEXEC)?,
+        ))
     }
 
     /// Maps the segments, shifted by `bias`; where the last one ends.
@@ -419,7 +516,11 @@ impl Elf {
             }
             let start = page_down(addr);
             let file_end = addr + segment.file_size;
-            let file_pages = if segment.file_size == 0 { start } else { page_up(file_end).ok_or(Errno::ENOEXEC)? };
+            let file_pages = if segment.file_size == 0 {
+                start
+            } else {
+                page_up(file_end).ok_or(Errno::ENOEXEC)?
+            };
             if file_pages > start {
                 mm.map(&MapRequest {
                     addr: start,
@@ -464,8 +565,14 @@ mod tests {
     fn first_lines_of_scripts() {
         let line = |text: &str| script_line(text.as_bytes());
         assert_eq!(line("#!/bin/sh\n"), Ok((b"/bin/sh".to_vec(), None)));
-        assert_eq!(line("#! /usr/bin/env  python3 -u \nx"), Ok((b"/usr/bin/env".to_vec(), Some(b"python3 -u".to_vec()))));
+        assert_eq!(
+            line("#! /usr/bin/env  python3 -u \nx"),
+            Ok((b"/usr/bin/env".to_vec(), Some(b"python3 -u".to_vec())))
+        );
         assert_eq!(line("#!   \n"), Err(Errno::ENOEXEC));
-        assert_eq!(line(&format!("#!/{}", "a".repeat(300)).as_str()[..256]), Err(Errno::ENOEXEC));
+        assert_eq!(
+            line(&format!("#!/{}", "a".repeat(300)).as_str()[..256]),
+            Err(Errno::ENOEXEC)
+        );
     }
 }

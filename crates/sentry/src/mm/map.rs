@@ -7,8 +7,8 @@ use abi::Errno;
 use bitflags::bitflags;
 use platform::{Backing, MemOp, USER_TOP};
 
-use super::area::{Area, AreaFlags, Mapping, Prot};
 use super::anon_shared::AnonShared;
+use super::area::{Area, AreaFlags, Mapping, Prot};
 use super::{MIN_ADDR, Mm, PAGE, page_up};
 use crate::vfs::{MmapSource, OpenFile};
 
@@ -93,12 +93,22 @@ impl Mm {
     /// mmap(2): maps, and says where.
     pub fn map(&self, request: &MapRequest) -> Result<u64, Errno> {
         let flags = request.flags;
-        let len = page_up(request.len).filter(|len| *len != 0).ok_or(if request.len == 0 { Errno::EINVAL } else { Errno::ENOMEM })?;
+        let len = page_up(request.len)
+            .filter(|len| *len != 0)
+            .ok_or(if request.len == 0 {
+                Errno::EINVAL
+            } else {
+                Errno::ENOMEM
+            })?;
         if len > USER_TOP {
             return Err(Errno::ENOMEM);
         }
         let shared = flags.contains(MapFlags::SHARED);
-        let mut area_flags = if shared { AreaFlags::SHARED } else { AreaFlags::empty() };
+        let mut area_flags = if shared {
+            AreaFlags::SHARED
+        } else {
+            AreaFlags::empty()
+        };
         if flags.contains(MapFlags::GROWSDOWN) {
             area_flags |= AreaFlags::GROWS_DOWN;
         }
@@ -108,7 +118,11 @@ impl Mm {
         let mapping = match &request.file {
             None if shared => {
                 let (window, object) = AnonShared::create(&self.host.memory, len)?;
-                Mapping::Memory { window, object, offset: 0 }
+                Mapping::Memory {
+                    window,
+                    object,
+                    offset: 0,
+                }
             }
             None => Mapping::Anonymous,
             Some((file, offset)) => {
@@ -121,13 +135,27 @@ impl Mm {
                     }
                     area_flags |= AreaFlags::NO_WRITE;
                 }
-                offset.checked_add(len).filter(|end| i64::try_from(*end).is_ok()).ok_or(Errno::EOVERFLOW)?;
+                offset
+                    .checked_add(len)
+                    .filter(|end| i64::try_from(*end).is_ok())
+                    .ok_or(Errno::EOVERFLOW)?;
                 match file.mmap_source()? {
-                    MmapSource::Host(host) => Mapping::Host { file: host, offset: *offset },
-                    MmapSource::Memory { window, object } => Mapping::Memory { window, object, offset: *offset },
+                    MmapSource::Host(host) => Mapping::Host {
+                        file: host,
+                        offset: *offset,
+                    },
+                    MmapSource::Memory { window, object } => Mapping::Memory {
+                        window,
+                        object,
+                        offset: *offset,
+                    },
                     MmapSource::AnonymousZero if shared => {
                         let (window, object) = AnonShared::create(&self.host.memory, len)?;
-                        Mapping::Memory { window, object, offset: 0 }
+                        Mapping::Memory {
+                            window,
+                            object,
+                            offset: 0,
+                        }
                     }
                     MmapSource::AnonymousZero => Mapping::Anonymous,
                 }
@@ -140,7 +168,11 @@ impl Mm {
             if !request.addr.is_multiple_of(PAGE) {
                 return Err(Errno::EINVAL);
             }
-            let end = request.addr.checked_add(len).filter(|end| *end <= USER_TOP).ok_or(Errno::ENOMEM)?;
+            let end = request
+                .addr
+                .checked_add(len)
+                .filter(|end| *end <= USER_TOP)
+                .ok_or(Errno::ENOMEM)?;
             if request.addr < MIN_ADDR {
                 return Err(Errno::EPERM);
             }
@@ -149,11 +181,18 @@ impl Mm {
             }
             request.addr
         } else {
-            self.place(&areas, request.addr, len, flags.contains(MapFlags::LOW)).ok_or(Errno::ENOMEM)?
+            self.place(&areas, request.addr, len, flags.contains(MapFlags::LOW))
+                .ok_or(Errno::ENOMEM)?
         };
         let end = addr + len;
-        let replaced: u64 = areas.within(addr, end).iter().map(|(start, area)| area.end - start).sum();
-        if areas.total() - replaced + len > self.limit_as.load(Ordering::Relaxed) || areas.count() + 2 > MAX_AREAS {
+        let replaced: u64 = areas
+            .within(addr, end)
+            .iter()
+            .map(|(start, area)| area.end - start)
+            .sum();
+        if areas.total() - replaced + len > self.limit_as.load(Ordering::Relaxed)
+            || areas.count() + 2 > MAX_AREAS
+        {
             return Err(Errno::ENOMEM);
         }
         let area = Area {
@@ -174,20 +213,36 @@ impl Mm {
 
     /// An area as it is entered in the list: a private mapping of a file in memory in two, up to the file's end and past it.
     fn pieces(&self, start: u64, area: Area) -> Result<Vec<(u64, Area)>, Errno> {
-        let Mapping::Memory { object, offset, .. } = &area.mapping else { return Ok(vec![(start, area)]) };
+        let Mapping::Memory { object, offset, .. } = &area.mapping else {
+            return Ok(vec![(start, area)]);
+        };
         if area.shared() {
             return Ok(vec![(start, area)]);
         }
         let size = page_up(object.size()).ok_or(Errno::EOVERFLOW)?;
         let there = size.saturating_sub(*offset).min(area.end - start);
         let mut pieces = Vec::new();
-        let past = Area { mapping: Mapping::PastEnd, ..area.clone() };
+        let past = Area {
+            mapping: Mapping::PastEnd,
+            ..area.clone()
+        };
         if there > 0 {
-            object.populate(*offset..offset + there).map_err(|_| Errno::ENOMEM)?;
-            pieces.push((start, Area { end: start + there, ..area.clone() }));
+            object
+                .populate(*offset..offset + there)
+                .map_err(|_| Errno::ENOMEM)?;
+            pieces.push((
+                start,
+                Area {
+                    end: start + there,
+                    ..area.clone()
+                },
+            ));
         }
         if start + there < area.end {
-            let file = past.file.clone().map(|(file, offset)| (file, offset + there));
+            let file = past
+                .file
+                .clone()
+                .map(|(file, offset)| (file, offset + there));
             pieces.push((start + there, Area { file, ..past }));
         }
         Ok(pieces)
@@ -199,7 +254,12 @@ impl Mm {
         let prot = area.prot.bits();
         let held;
         let op = match &area.mapping {
-            Mapping::Anonymous => MemOp::Map { addr: start, len, prot, backing: Backing::Anonymous },
+            Mapping::Anonymous => MemOp::Map {
+                addr: start,
+                len,
+                prot,
+                backing: Backing::Anonymous,
+            },
             Mapping::Host { file, offset } => {
                 held = self.host.files.hold(&self.host.platform, file)?;
                 let backing = if area.shared() {
@@ -207,14 +267,28 @@ impl Mm {
                 } else {
                     Backing::PrivateFile(held.number(), *offset)
                 };
-                MemOp::Map { addr: start, len, prot, backing }
+                MemOp::Map {
+                    addr: start,
+                    len,
+                    prot,
+                    backing,
+                }
             }
-            Mapping::Memory { window, offset, .. } if !area.shared() => {
-                MemOp::Map { addr: start, len, prot, backing: Backing::PrivateMemory(window.offset() + offset) }
-            }
+            Mapping::Memory { window, offset, .. } if !area.shared() => MemOp::Map {
+                addr: start,
+                len,
+                prot,
+                backing: Backing::PrivateMemory(window.offset() + offset),
+            },
             Mapping::Memory { .. } | Mapping::PastEnd => MemOp::Unmap { addr: start, len },
         };
-        self.space.apply(&[op]).map_err(|(_, error)| if error == Errno::ESRCH { Errno::ENOMEM } else { error })
+        self.space.apply(&[op]).map_err(|(_, error)| {
+            if error == Errno::ESRCH {
+                Errno::ENOMEM
+            } else {
+                error
+            }
+        })
     }
 
     /// Where a mapping without a fixed address goes.
@@ -231,7 +305,9 @@ impl Mm {
             return areas.gap_below(len, 1 << 31, PAGE, 0x4000_0000);
         }
         let base = self.layout.lock().mmap_base;
-        areas.gap_below(len, base, PAGE, MIN_ADDR).or_else(|| areas.gap_below(len, USER_TOP, PAGE, MIN_ADDR))
+        areas
+            .gap_below(len, base, PAGE, MIN_ADDR)
+            .or_else(|| areas.gap_below(len, USER_TOP, PAGE, MIN_ADDR))
     }
 
     /// munmap(2).
@@ -246,7 +322,13 @@ impl Mm {
         }
         let gone = areas.within(addr, end);
         self.unpatch(addr, end, false)?;
-        let done = self.space.apply(&[MemOp::Unmap { addr, len: end - addr }]).map_err(|(_, error)| error);
+        let done = self
+            .space
+            .apply(&[MemOp::Unmap {
+                addr,
+                len: end - addr,
+            }])
+            .map_err(|(_, error)| error);
         if done.is_ok() {
             areas.remove(addr, end);
         }
@@ -263,7 +345,9 @@ impl Mm {
         if len == 0 {
             return Ok(());
         }
-        let end = page_up(len).and_then(|len| addr.checked_add(len)).ok_or(Errno::ENOMEM)?;
+        let end = page_up(len)
+            .and_then(|len| addr.checked_add(len))
+            .ok_or(Errno::ENOMEM)?;
         let mut areas = self.areas.lock();
         let parts = areas.within(addr, end.min(USER_TOP));
         // What lies before a gap is changed, then it is ENOMEM, as Linux does.
@@ -285,13 +369,21 @@ impl Mm {
             let op = match &area.mapping {
                 Mapping::Memory { .. } if area.shared() => MemOp::Unmap { addr: start, len },
                 Mapping::PastEnd => MemOp::Unmap { addr: start, len },
-                _ => MemOp::Protect { addr: start, len, prot: prot.bits() },
+                _ => MemOp::Protect {
+                    addr: start,
+                    len,
+                    prot: prot.bits(),
+                },
             };
             self.space.apply(&[op]).map_err(|(_, error)| error)?;
             areas.change(start, area.end, &mut |area| area.prot = prot);
             covered = area.end;
         }
-        if covered < end { Err(Errno::ENOMEM) } else { Ok(()) }
+        if covered < end {
+            Err(Errno::ENOMEM)
+        } else {
+            Ok(())
+        }
     }
 
     /// brk(2): moves the program's break where that is possible, and says where it is then.
@@ -300,18 +392,30 @@ impl Mm {
         if to < begin || begin == 0 {
             return now;
         }
-        let (Some(old), Some(new)) = (page_up(now), page_up(to)) else { return now };
+        let (Some(old), Some(new)) = (page_up(now), page_up(to)) else {
+            return now;
+        };
         if to - begin > self.limit_data.load(Ordering::Relaxed) {
             return now;
         }
         if new > old {
             let mut areas = self.areas.lock();
             let len = new - old;
-            if new > USER_TOP || !areas.is_free(old, new) || areas.total() + len > self.limit_as.load(Ordering::Relaxed) {
+            if new > USER_TOP
+                || !areas.is_free(old, new)
+                || areas.total() + len > self.limit_as.load(Ordering::Relaxed)
+            {
                 return now;
             }
             let prot = Prot::READ | Prot::WRITE;
-            let area = Area { end: new, prot, flags: AreaFlags::empty(), mapping: Mapping::Anonymous, file: None, name: Some("[heap]") };
+            let area = Area {
+                end: new,
+                prot,
+                flags: AreaFlags::empty(),
+                mapping: Mapping::Anonymous,
+                file: None,
+                name: Some("[heap]"),
+            };
             if self.install(old, &area).is_err() {
                 return now;
             }
@@ -330,9 +434,14 @@ impl Mm {
             return Err(Errno::EINVAL);
         }
         let old_len = page_up(request.old_len).ok_or(Errno::EINVAL)?;
-        let new_len = page_up(request.new_len).filter(|len| *len != 0).ok_or(Errno::EINVAL)?;
+        let new_len = page_up(request.new_len)
+            .filter(|len| *len != 0)
+            .ok_or(Errno::EINVAL)?;
         if let Some(to) = request.to {
-            let end = to.checked_add(new_len).filter(|end| *end <= USER_TOP).ok_or(Errno::EINVAL)?;
+            let end = to
+                .checked_add(new_len)
+                .filter(|end| *end <= USER_TOP)
+                .ok_or(Errno::EINVAL)?;
             let old_end = old.checked_add(old_len).ok_or(Errno::EINVAL)?;
             if !to.is_multiple_of(PAGE) || !request.may_move || (to < old_end && old < end) {
                 return Err(Errno::EINVAL);
@@ -358,25 +467,46 @@ impl Mm {
             }
             return Ok(old);
         }
-        let added = if request.keep { new_len } else { new_len.saturating_sub(old_len) };
-        if areas.total() + added > self.limit_as.load(Ordering::Relaxed) || areas.count() + 2 > MAX_AREAS {
+        let added = if request.keep {
+            new_len
+        } else {
+            new_len.saturating_sub(old_len)
+        };
+        if areas.total() + added > self.limit_as.load(Ordering::Relaxed)
+            || areas.count() + 2 > MAX_AREAS
+        {
             return Err(Errno::ENOMEM);
         }
-        let mut moved = areas.within(old, old_end.max(old + PAGE)).into_iter().next().ok_or(Errno::EFAULT)?.1;
+        let mut moved = areas
+            .within(old, old_end.max(old + PAGE))
+            .into_iter()
+            .next()
+            .ok_or(Errno::EFAULT)?
+            .1;
         // In place, where there is room behind it.
         if request.to.is_none()
             && !request.keep
             && area.end == old_end
-            && old.checked_add(new_len).is_some_and(|end| end <= USER_TOP && areas.is_free(old_end, end))
+            && old
+                .checked_add(new_len)
+                .is_some_and(|end| end <= USER_TOP && areas.is_free(old_end, end))
         {
             let mut tail = moved.clone();
             tail.end = old + new_len;
             let op = match &tail.mapping {
                 Mapping::Memory { .. } | Mapping::PastEnd => None,
-                Mapping::Anonymous => {
-                    Some(MemOp::Map { addr: old_end, len: new_len - old_len, prot: tail.prot.bits(), backing: Backing::Anonymous })
-                }
-                Mapping::Host { .. } => Some(MemOp::Move { old, old_len, new: old, new_len }),
+                Mapping::Anonymous => Some(MemOp::Map {
+                    addr: old_end,
+                    len: new_len - old_len,
+                    prot: tail.prot.bits(),
+                    backing: Backing::Anonymous,
+                }),
+                Mapping::Host { .. } => Some(MemOp::Move {
+                    old,
+                    old_len,
+                    new: old,
+                    new_len,
+                }),
             };
             match op {
                 Some(MemOp::Move { .. }) => {
@@ -412,14 +542,34 @@ impl Mm {
         self.unpatch(old, old_end, true)?;
         self.unpatch(to, to + new_len, false)?;
         let ops = if moves_host {
-            vec![MemOp::Move { old, old_len, new: to, new_len }]
+            vec![MemOp::Move {
+                old,
+                old_len,
+                new: to,
+                new_len,
+            }]
         } else {
-            vec![MemOp::Unmap { addr: to, len: new_len }, MemOp::Unmap { addr: old, len: old_len }]
+            vec![
+                MemOp::Unmap {
+                    addr: to,
+                    len: new_len,
+                },
+                MemOp::Unmap {
+                    addr: old,
+                    len: old_len,
+                },
+            ]
         };
         self.space.apply(&ops).map_err(|(_, error)| error)?;
         if request.keep {
             // The old range stays, empty.
-            self.install(old, &Area { mapping: Mapping::Anonymous, ..moved.clone() })?;
+            self.install(
+                old,
+                &Area {
+                    mapping: Mapping::Anonymous,
+                    ..moved.clone()
+                },
+            )?;
         } else if old_len > 0 {
             areas.remove(old, old_end);
         }
@@ -457,11 +607,21 @@ impl Mm {
                 FREE if !matches!(area.mapping, Mapping::Anonymous) => return Err(Errno::EINVAL),
                 REMOVE => return Err(Errno::EOPNOTSUPP),
                 DONTNEED | FREE if in_host => {
-                    self.space.apply(&[MemOp::Advise { addr: start, len, advice }]).map_err(|(_, error)| error)?;
+                    self.space
+                        .apply(&[MemOp::Advise {
+                            addr: start,
+                            len,
+                            advice,
+                        }])
+                        .map_err(|(_, error)| error)?;
                 }
                 // MADV_HUGEPAGE, MADV_NOHUGEPAGE: a hint, whatever the host makes of it.
                 14 | 15 if in_host => {
-                    let _ = self.space.apply(&[MemOp::Advise { addr: start, len, advice }]);
+                    let _ = self.space.apply(&[MemOp::Advise {
+                        addr: start,
+                        len,
+                        advice,
+                    }]);
                 }
                 10 => flag(AreaFlags::DONT_FORK, true),
                 11 => flag(AreaFlags::DONT_FORK, false),
@@ -479,12 +639,17 @@ impl Mm {
     /// mlock(2) and munlock(2), as far as the guest can see: nothing is ever paged out by the sentry.
     pub fn lock_range(&self, addr: u64, len: u64, on: bool) -> Result<(), Errno> {
         let start = super::page_down(addr);
-        let end = addr.checked_add(len).and_then(page_up).ok_or(Errno::EINVAL)?;
+        let end = addr
+            .checked_add(len)
+            .and_then(page_up)
+            .ok_or(Errno::EINVAL)?;
         let mut areas = self.areas.lock();
         if !areas.covers(start, end) {
             return Err(Errno::ENOMEM);
         }
-        areas.change(start, end, &mut |area| area.flags.set(AreaFlags::LOCKED, on));
+        areas.change(start, end, &mut |area| {
+            area.flags.set(AreaFlags::LOCKED, on)
+        });
         Ok(())
     }
 
@@ -534,8 +699,13 @@ impl Mm {
             return None;
         }
         match &area.mapping {
-            Mapping::Memory { window, offset, .. } => Some((u64::MAX, window.offset() + offset + (addr - start))),
-            Mapping::Host { file, offset } => Some((file.key.0 ^ file.key.1.rotate_left(20), offset + (addr - start))),
+            Mapping::Memory { window, offset, .. } => {
+                Some((u64::MAX, window.offset() + offset + (addr - start)))
+            }
+            Mapping::Host { file, offset } => Some((
+                file.key.0 ^ file.key.1.rotate_left(20),
+                offset + (addr - start),
+            )),
             Mapping::Anonymous | Mapping::PastEnd => None,
         }
     }
@@ -546,5 +716,8 @@ fn range(addr: u64, len: u64) -> Result<u64, Errno> {
     if !addr.is_multiple_of(PAGE) || len == 0 {
         return Err(Errno::EINVAL);
     }
-    page_up(len).and_then(|len| addr.checked_add(len)).filter(|end| *end <= USER_TOP).ok_or(Errno::EINVAL)
+    page_up(len)
+        .and_then(|len| addr.checked_add(len))
+        .filter(|end| *end <= USER_TOP)
+        .ok_or(Errno::EINVAL)
 }

@@ -11,8 +11,8 @@ mod area;
 mod fault;
 pub mod loader;
 mod map;
-pub mod patch;
 pub mod memory_file;
+pub mod patch;
 mod shared_files;
 pub mod window;
 
@@ -106,7 +106,10 @@ impl Mm {
             host: Arc::clone(host),
             space,
             areas: Mutex::new(Areas::default()),
-            layout: Mutex::new(Layout { mmap_base: USER_TOP - (1 << 30), ..Layout::default() }),
+            layout: Mutex::new(Layout {
+                mmap_base: USER_TOP - (1 << 30),
+                ..Layout::default()
+            }),
             limit_as: AtomicU64::new(u64::MAX),
             limit_data: AtomicU64::new(u64::MAX),
             limit_stack: AtomicU64::new(8 << 20),
@@ -157,7 +160,11 @@ impl Mm {
 
     /// A thread leaves it; with the last of its process the process does. Whether another process uses it still.
     pub fn leave(&self, process: bool) -> bool {
-        if process { self.users.fetch_sub(1, Ordering::SeqCst) > 1 } else { self.users.load(Ordering::SeqCst) > 1 }
+        if process {
+            self.users.fetch_sub(1, Ordering::SeqCst) > 1
+        } else {
+            self.users.load(Ordering::SeqCst) > 1
+        }
     }
 
     /// Whether one process alone uses it.
@@ -168,7 +175,12 @@ impl Mm {
     /// Unmaps everything, before another program is loaded.
     pub fn clear(&self) -> Result<(), Errno> {
         let mut areas = self.areas.lock();
-        self.space.apply(&[MemOp::Unmap { addr: 0, len: USER_TOP }]).map_err(|(_, error)| error)?;
+        self.space
+            .apply(&[MemOp::Unmap {
+                addr: 0,
+                len: USER_TOP,
+            }])
+            .map_err(|(_, error)| error)?;
         self.forget_patches();
         let old = core::mem::take(&mut *areas);
         drop(areas);
@@ -199,7 +211,11 @@ impl Mm {
 
     /// What is mapped, in order, for `/proc/PID/maps`.
     pub fn snapshot(&self) -> Vec<(u64, Area)> {
-        self.areas.lock().iter().map(|(start, area)| (start, area.clone())).collect()
+        self.areas
+            .lock()
+            .iter()
+            .map(|(start, area)| (start, area.clone()))
+            .collect()
     }
 
     /// Bytes that are mapped.
@@ -209,12 +225,20 @@ impl Mm {
 
     /// Reads exactly `to.len()` bytes, or EFAULT.
     pub fn read(&self, addr: u64, to: &mut [u8]) -> Result<(), Errno> {
-        if self.copy_in(addr, to)? == to.len() { Ok(()) } else { Err(Errno::EFAULT) }
+        if self.copy_in(addr, to)? == to.len() {
+            Ok(())
+        } else {
+            Err(Errno::EFAULT)
+        }
     }
 
     /// Writes exactly these bytes, or EFAULT, some of them perhaps written.
     pub fn write(&self, addr: u64, from: &[u8]) -> Result<(), Errno> {
-        if self.copy_out(addr, from)? == from.len() { Ok(()) } else { Err(Errno::EFAULT) }
+        if self.copy_out(addr, from)? == from.len() {
+            Ok(())
+        } else {
+            Err(Errno::EFAULT)
+        }
     }
 
     /// Reads a value.
@@ -230,12 +254,24 @@ impl Mm {
     }
 
     /// Writes a value where the guest gave an address.
-    pub fn put_opt<T: IntoBytes + Immutable>(&self, to: UserPtr<T>, value: &T) -> Result<(), Errno> {
-        if to.is_null() { Ok(()) } else { self.put(to, value) }
+    pub fn put_opt<T: IntoBytes + Immutable>(
+        &self,
+        to: UserPtr<T>,
+        value: &T,
+    ) -> Result<(), Errno> {
+        if to.is_null() {
+            Ok(())
+        } else {
+            self.put(to, value)
+        }
     }
 
     /// Reads `count` values that follow one another.
-    pub fn get_array<T: FromBytes + IntoBytes + Clone>(&self, from: UserPtr<T>, count: usize) -> Result<Vec<T>, Errno> {
+    pub fn get_array<T: FromBytes + IntoBytes + Clone>(
+        &self,
+        from: UserPtr<T>,
+        count: usize,
+    ) -> Result<Vec<T>, Errno> {
         let mut values = vec![T::new_zeroed(); count];
         let mut addr = from.addr();
         for chunk in values.chunks_mut(256) {
@@ -267,7 +303,9 @@ impl Mm {
         let mut chunk = [0u8; 256];
         loop {
             // Short strings are many: read up to the end of a small block first, since the page behind may not be there.
-            let want = chunk.len().min(usize::try_from(PAGE - addr % PAGE).unwrap_or(usize::MAX));
+            let want = chunk
+                .len()
+                .min(usize::try_from(PAGE - addr % PAGE).unwrap_or(usize::MAX));
             let got = self.copy_in(addr, &mut chunk[..want])?;
             match chunk[..got].iter().position(|byte| *byte == 0) {
                 Some(end) => {
@@ -288,7 +326,8 @@ impl Mm {
 
     /// Reads a path: ENAMETOOLONG where it is too long.
     pub fn get_path(&self, from: UserCStr) -> Result<Vec<u8>, Errno> {
-        self.get_cstr(from, abi::fs::PATH_MAX - 1)?.ok_or(Errno::ENAMETOOLONG)
+        self.get_cstr(from, abi::fs::PATH_MAX - 1)?
+            .ok_or(Errno::ENAMETOOLONG)
     }
 }
 
@@ -296,7 +335,9 @@ impl Mm {
     /// Whether the guest may write all of the range, which lies in one area.
     fn writable(&self, addr: u64, len: usize) -> bool {
         let areas = self.areas.lock();
-        areas.find(addr).is_some_and(|(_, area)| area.prot.contains(Prot::WRITE) && area.end - addr >= len as u64)
+        areas.find(addr).is_some_and(|(_, area)| {
+            area.prot.contains(Prot::WRITE) && area.end - addr >= len as u64
+        })
     }
 
     /// Results that wait in the window are written first where they would be overtaken.
@@ -323,7 +364,11 @@ impl GuestMemory for Mm {
                 break;
             }
         }
-        if done == 0 && !to.is_empty() { Err(Errno::EFAULT) } else { Ok(done) }
+        if done == 0 && !to.is_empty() {
+            Err(Errno::EFAULT)
+        } else {
+            Ok(done)
+        }
     }
 
     fn copy_out(&self, addr: u64, from: &[u8]) -> Result<usize, Errno> {
@@ -344,7 +389,11 @@ impl GuestMemory for Mm {
                 break;
             }
         }
-        if done == 0 && !from.is_empty() { Err(Errno::EFAULT) } else { Ok(done) }
+        if done == 0 && !from.is_empty() {
+            Err(Errno::EFAULT)
+        } else {
+            Ok(done)
+        }
     }
 }
 

@@ -117,8 +117,13 @@ impl Mm {
     fn patch(&self, call: u64, number: u64) -> Option<u64> {
         let mut areas = self.areas.lock();
         let (area_start, area) = areas.find(call)?;
-        let text = matches!(area.mapping, Mapping::Host { .. } | Mapping::Memory { .. }) && !area.shared();
-        if !text || area.prot != Prot::READ | Prot::EXEC || call < area_start + 6 || call + 10 > area.end {
+        let text =
+            matches!(area.mapping, Mapping::Host { .. } | Mapping::Memory { .. }) && !area.shared();
+        if !text
+            || area.prot != Prot::READ | Prot::EXEC
+            || call < area_start + 6
+            || call + 10 > area.end
+        {
             return None;
         }
         let mut bytes = [0; 16];
@@ -126,15 +131,17 @@ impl Mm {
             return None;
         }
         let named = u32::from_le_bytes([bytes[2], bytes[3], bytes[4], bytes[5]]);
-        let (form, start) = if bytes[1] == 0xb8 && u64::from(named) == number && !(0x40..=0x4f).contains(&bytes[0]) {
-            (Form::Number, call - 5)
-        } else if bytes[8..10] == [0x48, 0x3d] {
-            (Form::Compare, call)
-        } else if bytes[8] == 0x3d {
-            (Form::CompareShort, call)
-        } else {
-            return None;
-        };
+        let (form, start) =
+            if bytes[1] == 0xb8 && u64::from(named) == number && !(0x40..=0x4f).contains(&bytes[0])
+            {
+                (Form::Number, call - 5)
+            } else if bytes[8..10] == [0x48, 0x3d] {
+                (Form::Compare, call)
+            } else if bytes[8] == 0x3d {
+                (Form::CompareShort, call)
+            } else {
+                return None;
+            };
         let first = self.patches.lock().used == 0;
         if first && !self.make_table(&mut areas) {
             self.patches.lock().off = true;
@@ -142,7 +149,11 @@ impl Mm {
         }
         let index = self.patches.lock().used;
         let trampoline = TABLE + PAGE + index * SIZE;
-        let mut site = Site { form, bytes: [0; 8], trampoline };
+        let mut site = Site {
+            form,
+            bytes: [0; 8],
+            trampoline,
+        };
         let offset = usize::try_from(start - (call - 6)).ok()?;
         let len = site.len();
         site.bytes[..len].copy_from_slice(&bytes[offset..offset + len]);
@@ -164,7 +175,16 @@ impl Mm {
             code.extend_from_slice(&[0xff, 0x25, 0, 0, 0, 0]);
             code.extend_from_slice(&(start + len as u64).to_le_bytes());
         }
-        let mut jump = [0xff, 0x24, if form == Form::Number { 0x25 } else { 0xe5 }, 0, 0, 0, 0, 0x90];
+        let mut jump = [
+            0xff,
+            0x24,
+            if form == Form::Number { 0x25 } else { 0xe5 },
+            0,
+            0,
+            0,
+            0,
+            0x90,
+        ];
         let slot = TABLE + index * 8;
         jump[3..7].copy_from_slice(&u32::try_from(slot).ok()?.to_le_bytes());
         self.write_text(trampoline, &code).ok()?;
@@ -188,7 +208,12 @@ impl Mm {
         if !areas.is_free(TABLE, end) {
             return false;
         }
-        let op = MemOp::Map { addr: TABLE, len: PAGES * PAGE, prot: 5, backing: platform::Backing::Anonymous };
+        let op = MemOp::Map {
+            addr: TABLE,
+            len: PAGES * PAGE,
+            prot: 5,
+            backing: platform::Backing::Anonymous,
+        };
         if self.space.apply(&[op]).is_err() {
             return false;
         }
@@ -208,10 +233,26 @@ impl Mm {
     fn write_text(&self, at: u64, bytes: &[u8]) -> Result<(), Errno> {
         let from = page_down(at);
         let len = page_down(at + bytes.len() as u64 - 1) + PAGE - from;
-        self.space.apply(&[MemOp::Protect { addr: from, len, prot: 7 }]).map_err(|(_, error)| error)?;
+        self.space
+            .apply(&[MemOp::Protect {
+                addr: from,
+                len,
+                prot: 7,
+            }])
+            .map_err(|(_, error)| error)?;
         let wrote = self.space.write(at, bytes);
-        self.space.apply(&[MemOp::Protect { addr: from, len, prot: 5 }]).map_err(|(_, error)| error)?;
-        if wrote == Ok(bytes.len()) { Ok(()) } else { Err(Errno::EFAULT) }
+        self.space
+            .apply(&[MemOp::Protect {
+                addr: from,
+                len,
+                prot: 5,
+            }])
+            .map_err(|(_, error)| error)?;
+        if wrote == Ok(bytes.len()) {
+            Ok(())
+        } else {
+            Err(Errno::EFAULT)
+        }
     }
 
     /// Replaces instructions that other threads may be executing: a breakpoint first, then the rest, then the first byte. Each change of the page's
@@ -233,7 +274,9 @@ impl Mm {
         }
         match site.form {
             Form::Number if rip == call => Some(Caught::Call(call + 2)),
-            Form::Compare | Form::CompareShort if rip == call + 2 => Some(Caught::At(site.after(start))),
+            Form::Compare | Form::CompareShort if rip == call + 2 => {
+                Some(Caught::At(site.after(start)))
+            }
             _ => None,
         }
     }
@@ -244,10 +287,15 @@ impl Mm {
             return rip;
         }
         let patches = self.patches.lock();
-        let found = patches.sites.iter().find(|(_, site)| rip >= site.trampoline && rip < site.trampoline + SIZE);
+        let found = patches
+            .sites
+            .iter()
+            .find(|(_, site)| rip >= site.trampoline && rip < site.trampoline + SIZE);
         match found {
             None => rip,
-            Some((start, site)) if site.form == Form::Number || rip < site.trampoline + TAIL => *start,
+            Some((start, site)) if site.form == Form::Number || rip < site.trampoline + TAIL => {
+                *start
+            }
             Some((start, site)) if rip == site.trampoline + TAIL => start + 2,
             Some((start, site)) => start + site.len() as u64,
         }
@@ -257,7 +305,11 @@ impl Mm {
     pub fn restart_rip(&self, rip: u64) -> u64 {
         let shown = self.shown_rip(rip);
         let patches = self.patches.lock();
-        let site = patches.sites.range(..shown).next_back().filter(|(start, site)| *start + site.call_offset() + 2 == shown);
+        let site = patches
+            .sites
+            .range(..shown)
+            .next_back()
+            .filter(|(start, site)| *start + site.call_offset() + 2 == shown);
         site.map_or(shown.wrapping_sub(2), |(start, _)| *start)
     }
 
@@ -269,8 +321,14 @@ impl Mm {
                 return Ok(());
             }
             let from = from.saturating_sub(8).min(to);
-            let found = patches.sites.range(from..to).map(|(start, site)| (*start, *site)).next();
-            let Some((start, site)) = found else { return Ok(()) };
+            let found = patches
+                .sites
+                .range(from..to)
+                .map(|(start, site)| (*start, *site))
+                .next();
+            let Some((start, site)) = found else {
+                return Ok(());
+            };
             patches.sites.remove(&start);
             drop(patches);
             if undo {

@@ -50,9 +50,16 @@ impl SharedFiles {
             return Ok(found);
         }
         drop(held);
-        let owned = file.as_fd().try_clone_to_owned().map_err(|_| Errno::EMFILE)?;
+        let owned = file
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|_| Errno::EMFILE)?;
         let number = platform.share_file(&owned)?;
-        let new = Arc::new(Held { platform: Arc::clone(platform), number, key });
+        let new = Arc::new(Held {
+            platform: Arc::clone(platform),
+            number,
+            key,
+        });
         let mut held = self.held.lock();
         held.push(Arc::clone(&new));
         let oldest = (held.len() > KEPT).then(|| held.remove(0));

@@ -36,7 +36,13 @@ thread_local! {
 /// From here on copies of this space may use the thread's window.
 pub fn begin(mm: &Mm, thread: &Arc<dyn Thread>) {
     let (from, len) = thread.copied_in();
-    let current = Current { space: mm.space().id(), thread: Arc::clone(thread), from, len, out: None };
+    let current = Current {
+        space: mm.space().id(),
+        thread: Arc::clone(thread),
+        from,
+        len,
+        out: None,
+    };
     CURRENT.set(Some(current));
 }
 
@@ -55,11 +61,15 @@ pub fn flush(mm: &Mm, thread: &dyn Thread, results: Results) -> Result<(), Errno
 /// Reads from the window, where the whole range was copied.
 pub(super) fn copy_in(space: SpaceId, addr: u64, to: &mut [u8]) -> bool {
     CURRENT.with_borrow(|current| {
-        let Some(current) = current.as_ref().filter(|current| current.space == space) else { return false };
+        let Some(current) = current.as_ref().filter(|current| current.space == space) else {
+            return false;
+        };
         let at = addr.wrapping_sub(current.from);
         let inside = at < current.len as u64 && to.len() as u64 <= current.len as u64 - at;
         if inside {
-            current.thread.window_read(usize::try_from(at).unwrap_or(WINDOW), to);
+            current
+                .thread
+                .window_read(usize::try_from(at).unwrap_or(WINDOW), to);
         }
         inside
     })
@@ -68,7 +78,9 @@ pub(super) fn copy_in(space: SpaceId, addr: u64, to: &mut [u8]) -> bool {
 /// A string that was copied whole, without its NUL.
 pub(super) fn string(space: SpaceId, addr: u64) -> Option<Vec<u8>> {
     CURRENT.with_borrow(|current| {
-        let current = current.as_ref().filter(|current| current.space == space && current.from == addr && current.len > 0)?;
+        let current = current
+            .as_ref()
+            .filter(|current| current.space == space && current.from == addr && current.len > 0)?;
         let mut bytes = vec![0; current.len];
         current.thread.window_read(0, &mut bytes);
         let end = bytes.iter().position(|byte| *byte == 0)?;
@@ -80,7 +92,9 @@ pub(super) fn string(space: SpaceId, addr: u64) -> Option<Vec<u8>> {
 /// Puts results in the window, where they fit behind what is there already.
 pub(super) fn copy_out(space: SpaceId, addr: u64, from: &[u8]) -> bool {
     CURRENT.with_borrow_mut(|current| {
-        let Some(current) = current.as_mut().filter(|current| current.space == space) else { return false };
+        let Some(current) = current.as_mut().filter(|current| current.space == space) else {
+            return false;
+        };
         let at = match current.out {
             None => 0,
             Some(out) if out.addr.wrapping_add(out.len as u64) == addr => out.len,
@@ -91,17 +105,25 @@ pub(super) fn copy_out(space: SpaceId, addr: u64, from: &[u8]) -> bool {
         }
         current.thread.results_write(at, from);
         let start = current.out.map_or(addr, |out| out.addr);
-        current.out = Some(Results { addr: start, len: at + from.len() });
+        current.out = Some(Results {
+            addr: start,
+            len: at + from.len(),
+        });
         true
     })
 }
 
 /// What is in the window and would be overtaken by an access to this range: it has to be written first.
-pub(super) fn take_overlap(space: SpaceId, addr: u64, len: usize) -> Option<(Arc<dyn Thread>, Results)> {
+pub(super) fn take_overlap(
+    space: SpaceId,
+    addr: u64,
+    len: usize,
+) -> Option<(Arc<dyn Thread>, Results)> {
     CURRENT.with_borrow_mut(|current| {
         let current = current.as_mut().filter(|current| current.space == space)?;
         let out = current.out?;
-        let apart = addr >= out.addr.wrapping_add(out.len as u64) || addr.wrapping_add(len as u64) <= out.addr;
+        let apart = addr >= out.addr.wrapping_add(out.len as u64)
+            || addr.wrapping_add(len as u64) <= out.addr;
         if apart {
             return None;
         }

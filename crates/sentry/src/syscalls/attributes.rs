@@ -74,20 +74,43 @@ fn fstat(task: &Arc<Task>, fd: Fd, to: UserPtr<Stat>) -> Result<(), Errno> {
     task.mm().put(to, &attrs.to_stat())
 }
 
-fn newfstatat(task: &Arc<Task>, dirfd: Fd, path: UserCStr, to: UserPtr<Stat>, flags: u32) -> Result<(), Errno> {
-    let flags = at_flags(flags, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::EMPTY_PATH)?;
-    let attrs = with_path(task, dirfd, path, |cx, path| task.kernel.vfs().stat(cx, path, flags))?;
+fn newfstatat(
+    task: &Arc<Task>,
+    dirfd: Fd,
+    path: UserCStr,
+    to: UserPtr<Stat>,
+    flags: u32,
+) -> Result<(), Errno> {
+    let flags = at_flags(
+        flags,
+        AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::EMPTY_PATH,
+    )?;
+    let attrs = with_path(task, dirfd, path, |cx, path| {
+        task.kernel.vfs().stat(cx, path, flags)
+    })?;
     task.mm().put(to, &attrs.to_stat())
 }
 
-fn statx(task: &Arc<Task>, dirfd: Fd, path: UserCStr, flags: u32, mask: u32, to: UserPtr<Statx>) -> Result<(), Errno> {
+fn statx(
+    task: &Arc<Task>,
+    dirfd: Fd,
+    path: UserCStr,
+    flags: u32,
+    mask: u32,
+    to: UserPtr<Statx>,
+) -> Result<(), Errno> {
     // AT_STATX_*: how fresh the answer is to be; it always is.
     const SYNC: u32 = 0x6000;
     if mask & 0x8000_0000 != 0 || flags & SYNC == SYNC {
         return Err(Errno::EINVAL);
     }
-    let flags = at_flags(flags & !SYNC, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::EMPTY_PATH)?;
-    let statx = with_path(task, dirfd, path, |cx, path| task.kernel.vfs().statx(cx, path, flags))?;
+    let flags = at_flags(
+        flags & !SYNC,
+        AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::EMPTY_PATH,
+    )?;
+    let statx = with_path(task, dirfd, path, |cx, path| {
+        task.kernel.vfs().statx(cx, path, flags)
+    })?;
     task.mm().put(to, &statx)
 }
 
@@ -99,14 +122,27 @@ fn faccessat(task: &Arc<Task>, dirfd: Fd, path: UserCStr, want: u32) -> Result<(
     faccessat2(task, dirfd, path, want, 0)
 }
 
-fn faccessat2(task: &Arc<Task>, dirfd: Fd, path: UserCStr, want: u32, flags: u32) -> Result<(), Errno> {
-    let flags = at_flags(flags, AtFlags::EACCESS | AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)?;
-    with_path(task, dirfd, path, |cx, path| task.kernel.vfs().access(cx, path, want, flags))
+fn faccessat2(
+    task: &Arc<Task>,
+    dirfd: Fd,
+    path: UserCStr,
+    want: u32,
+    flags: u32,
+) -> Result<(), Errno> {
+    let flags = at_flags(
+        flags,
+        AtFlags::EACCESS | AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH,
+    )?;
+    with_path(task, dirfd, path, |cx, path| {
+        task.kernel.vfs().access(cx, path, want, flags)
+    })
 }
 
 /// The file that a path leads to.
 fn target(task: &Arc<Task>, dirfd: Fd, path: UserCStr, flags: AtFlags) -> Result<Target, Errno> {
-    with_path(task, dirfd, path, |cx, path| task.kernel.vfs().target(cx, path, flags))
+    with_path(task, dirfd, path, |cx, path| {
+        task.kernel.vfs().target(cx, path, flags)
+    })
 }
 
 /// The file of a descriptor, `O_PATH` not among them.
@@ -122,16 +158,26 @@ fn chmod(task: &Arc<Task>, path: UserCStr, mode: u32) -> Result<(), Errno> {
 }
 
 fn fchmod(task: &Arc<Task>, fd: Fd, mode: u32) -> Result<(), Errno> {
-    task.kernel.vfs().chmod(&task.creds(), &opened(task, fd)?, mode)
+    task.kernel
+        .vfs()
+        .chmod(&task.creds(), &opened(task, fd)?, mode)
 }
 
 fn fchmodat(task: &Arc<Task>, dirfd: Fd, path: UserCStr, mode: u32) -> Result<(), Errno> {
     fchmodat2(task, dirfd, path, mode, 0)
 }
 
-fn fchmodat2(task: &Arc<Task>, dirfd: Fd, path: UserCStr, mode: u32, flags: u32) -> Result<(), Errno> {
+fn fchmodat2(
+    task: &Arc<Task>,
+    dirfd: Fd,
+    path: UserCStr,
+    mode: u32,
+    flags: u32,
+) -> Result<(), Errno> {
     let flags = at_flags(flags, AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)?;
-    task.kernel.vfs().chmod(&task.creds(), &target(task, dirfd, path, flags)?, mode)
+    task.kernel
+        .vfs()
+        .chmod(&task.creds(), &target(task, dirfd, path, flags)?, mode)
 }
 
 fn chown(task: &Arc<Task>, path: UserCStr, uid: u32, gid: u32) -> Result<(), Errno> {
@@ -143,12 +189,23 @@ fn lchown(task: &Arc<Task>, path: UserCStr, uid: u32, gid: u32) -> Result<(), Er
 }
 
 fn fchown(task: &Arc<Task>, fd: Fd, uid: u32, gid: u32) -> Result<(), Errno> {
-    task.kernel.vfs().chown(&task.creds(), &opened(task, fd)?, uid, gid)
+    task.kernel
+        .vfs()
+        .chown(&task.creds(), &opened(task, fd)?, uid, gid)
 }
 
-fn fchownat(task: &Arc<Task>, dirfd: Fd, path: UserCStr, uid: u32, gid: u32, flags: u32) -> Result<(), Errno> {
+fn fchownat(
+    task: &Arc<Task>,
+    dirfd: Fd,
+    path: UserCStr,
+    uid: u32,
+    gid: u32,
+    flags: u32,
+) -> Result<(), Errno> {
     let flags = at_flags(flags, AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)?;
-    task.kernel.vfs().chown(&task.creds(), &target(task, dirfd, path, flags)?, uid, gid)
+    task.kernel
+        .vfs()
+        .chown(&task.creds(), &target(task, dirfd, path, flags)?, uid, gid)
 }
 
 /// Times to set: the last access, the last change of the data.
@@ -156,7 +213,9 @@ type Times = (Option<SetTime>, Option<SetTime>);
 const NOW: Times = (Some(SetTime::Now), Some(SetTime::Now));
 
 fn set_times(task: &Arc<Task>, target: &Target, times: Times) -> Result<(), Errno> {
-    task.kernel.vfs().utimens(&task.creds(), target, times.0, times.1)
+    task.kernel
+        .vfs()
+        .utimens(&task.creds(), target, times.0, times.1)
 }
 
 fn utime(task: &Arc<Task>, path: UserCStr, times: UserPtr<[i64; 2]>) -> Result<(), Errno> {
@@ -175,23 +234,44 @@ fn utimes(task: &Arc<Task>, path: UserCStr, times: UserPtr<[Timeval; 2]>) -> Res
     futimesat(task, CWD, path, times)
 }
 
-fn futimesat(task: &Arc<Task>, dirfd: Fd, path: UserCStr, times: UserPtr<[Timeval; 2]>) -> Result<(), Errno> {
+fn futimesat(
+    task: &Arc<Task>,
+    dirfd: Fd,
+    path: UserCStr,
+    times: UserPtr<[Timeval; 2]>,
+) -> Result<(), Errno> {
     let times = match times.non_null() {
         Some(times) => {
             let [access, change] = task.mm().get(times)?;
             let at = |time: Timeval| {
-                let nsec = Some(time.usec).filter(|usec| (0..1_000_000).contains(usec)).ok_or(Errno::EINVAL)? * 1000;
-                Ok(Some(SetTime::At(Timespec { sec: time.sec, nsec })))
+                let nsec = Some(time.usec)
+                    .filter(|usec| (0..1_000_000).contains(usec))
+                    .ok_or(Errno::EINVAL)?
+                    * 1000;
+                Ok(Some(SetTime::At(Timespec {
+                    sec: time.sec,
+                    nsec,
+                })))
             };
             (at(access)?, at(change)?)
         }
         None => NOW,
     };
-    let target = if path.0 == 0 && dirfd != CWD { opened(task, dirfd)? } else { target(task, dirfd, path, FOLLOW)? };
+    let target = if path.0 == 0 && dirfd != CWD {
+        opened(task, dirfd)?
+    } else {
+        target(task, dirfd, path, FOLLOW)?
+    };
     set_times(task, &target, times)
 }
 
-fn utimensat(task: &Arc<Task>, dirfd: Fd, path: UserCStr, times: UserPtr<[Timespec; 2]>, flags: u32) -> Result<(), Errno> {
+fn utimensat(
+    task: &Arc<Task>,
+    dirfd: Fd,
+    path: UserCStr,
+    times: UserPtr<[Timespec; 2]>,
+    flags: u32,
+) -> Result<(), Errno> {
     const UTIME_NOW: i64 = 0x3fff_ffff;
     const UTIME_OMIT: i64 = 0x3fff_fffe;
     let times = match times.non_null() {
@@ -224,7 +304,9 @@ fn utimensat(task: &Arc<Task>, dirfd: Fd, path: UserCStr, times: UserPtr<[Timesp
 
 fn truncate(task: &Arc<Task>, path: UserCStr, size: i64) -> Result<(), Errno> {
     check_size(task, size)?;
-    with_path(task, CWD, path, |cx, path| task.kernel.vfs().truncate(cx, path, size))
+    with_path(task, CWD, path, |cx, path| {
+        task.kernel.vfs().truncate(cx, path, size)
+    })
 }
 
 fn ftruncate(task: &Arc<Task>, fd: Fd, size: i64) -> Result<(), Errno> {
@@ -258,7 +340,11 @@ fn readahead(task: &Arc<Task>, fd: Fd, _at: i64, _count: usize) -> Result<(), Er
     if !file.readable() {
         return Err(Errno::EBADF);
     }
-    if file.inode().file_type() == abi::fs::FileType::Regular { Ok(()) } else { Err(Errno::EINVAL) }
+    if file.inode().file_type() == abi::fs::FileType::Regular {
+        Ok(())
+    } else {
+        Err(Errno::EINVAL)
+    }
 }
 
 fn fsync(task: &Arc<Task>, fd: Fd) -> Result<(), Errno> {
@@ -287,13 +373,18 @@ fn sync_file_range(task: &Arc<Task>, fd: Fd, at: i64, len: i64, flags: u32) -> R
         return Err(Errno::EINVAL);
     }
     match file.inode().file_type() {
-        abi::fs::FileType::Regular | abi::fs::FileType::Directory | abi::fs::FileType::BlockDevice => file.sync(true),
+        abi::fs::FileType::Regular
+        | abi::fs::FileType::Directory
+        | abi::fs::FileType::BlockDevice => file.sync(true),
         _ => Err(Errno::ESPIPE),
     }
 }
 
 fn statfs(task: &Arc<Task>, path: UserCStr, to: UserPtr<Statfs>) -> Result<(), Errno> {
-    let statfs = task.kernel.vfs().statfs(&target(task, CWD, path, FOLLOW)?)?;
+    let statfs = task
+        .kernel
+        .vfs()
+        .statfs(&target(task, CWD, path, FOLLOW)?)?;
     task.mm().put(to, &statfs)
 }
 
@@ -305,7 +396,10 @@ fn fstatfs(task: &Arc<Task>, fd: Fd, to: UserPtr<Statfs>) -> Result<(), Errno> {
 
 /// The name of an extended attribute; ERANGE where it is too long.
 fn xattr_name(task: &Arc<Task>, name: UserCStr) -> Result<Vec<u8>, Errno> {
-    task.mm().get_cstr(name, 255)?.filter(|name| !name.is_empty()).ok_or(Errno::ERANGE)
+    task.mm()
+        .get_cstr(name, 255)?
+        .filter(|name| !name.is_empty())
+        .ok_or(Errno::ERANGE)
 }
 
 /// Hands out a value or a list: size 0 asks how long it is; ERANGE where it does not fit.
@@ -320,25 +414,55 @@ fn give(task: &Arc<Task>, value: &[u8], to: u64, size: usize) -> Result<usize, E
     Ok(value.len())
 }
 
-fn get_of(task: &Arc<Task>, target: &Target, name: UserCStr, to: u64, size: usize) -> Result<usize, Errno> {
+fn get_of(
+    task: &Arc<Task>,
+    target: &Target,
+    name: UserCStr,
+    to: u64,
+    size: usize,
+) -> Result<usize, Errno> {
     let name = xattr_name(task, name)?;
     let value = task.kernel.vfs().xattr(&task.creds(), target, &name)?;
     give(task, &value, to, size)
 }
 
-fn getxattr(task: &Arc<Task>, path: UserCStr, name: UserCStr, to: u64, size: usize) -> Result<usize, Errno> {
+fn getxattr(
+    task: &Arc<Task>,
+    path: UserCStr,
+    name: UserCStr,
+    to: u64,
+    size: usize,
+) -> Result<usize, Errno> {
     get_of(task, &target(task, CWD, path, FOLLOW)?, name, to, size)
 }
 
-fn lgetxattr(task: &Arc<Task>, path: UserCStr, name: UserCStr, to: u64, size: usize) -> Result<usize, Errno> {
+fn lgetxattr(
+    task: &Arc<Task>,
+    path: UserCStr,
+    name: UserCStr,
+    to: u64,
+    size: usize,
+) -> Result<usize, Errno> {
     get_of(task, &target(task, CWD, path, NOFOLLOW)?, name, to, size)
 }
 
-fn fgetxattr(task: &Arc<Task>, fd: Fd, name: UserCStr, to: u64, size: usize) -> Result<usize, Errno> {
+fn fgetxattr(
+    task: &Arc<Task>,
+    fd: Fd,
+    name: UserCStr,
+    to: u64,
+    size: usize,
+) -> Result<usize, Errno> {
     get_of(task, &opened(task, fd)?, name, to, size)
 }
 
-fn set_of(task: &Arc<Task>, target: &Target, name: UserCStr, value: UserSlice, flags: u32) -> Result<(), Errno> {
+fn set_of(
+    task: &Arc<Task>,
+    target: &Target,
+    name: UserCStr,
+    value: UserSlice,
+    flags: u32,
+) -> Result<(), Errno> {
     let how = match flags {
         0 => SetXattr::Any,
         1 => SetXattr::Create,
@@ -350,19 +474,60 @@ fn set_of(task: &Arc<Task>, target: &Target, name: UserCStr, value: UserSlice, f
         return Err(Errno::E2BIG);
     }
     let value = task.mm().get_bytes(value)?;
-    task.kernel.vfs().set_xattr(&task.creds(), target, &name, &value, how)
+    task.kernel
+        .vfs()
+        .set_xattr(&task.creds(), target, &name, &value, how)
 }
 
-fn setxattr(task: &Arc<Task>, path: UserCStr, name: UserCStr, addr: u64, len: usize, flags: u32) -> Result<(), Errno> {
-    set_of(task, &target(task, CWD, path, FOLLOW)?, name, UserSlice { addr, len }, flags)
+fn setxattr(
+    task: &Arc<Task>,
+    path: UserCStr,
+    name: UserCStr,
+    addr: u64,
+    len: usize,
+    flags: u32,
+) -> Result<(), Errno> {
+    set_of(
+        task,
+        &target(task, CWD, path, FOLLOW)?,
+        name,
+        UserSlice { addr, len },
+        flags,
+    )
 }
 
-fn lsetxattr(task: &Arc<Task>, path: UserCStr, name: UserCStr, addr: u64, len: usize, flags: u32) -> Result<(), Errno> {
-    set_of(task, &target(task, CWD, path, NOFOLLOW)?, name, UserSlice { addr, len }, flags)
+fn lsetxattr(
+    task: &Arc<Task>,
+    path: UserCStr,
+    name: UserCStr,
+    addr: u64,
+    len: usize,
+    flags: u32,
+) -> Result<(), Errno> {
+    set_of(
+        task,
+        &target(task, CWD, path, NOFOLLOW)?,
+        name,
+        UserSlice { addr, len },
+        flags,
+    )
 }
 
-fn fsetxattr(task: &Arc<Task>, fd: Fd, name: UserCStr, addr: u64, len: usize, flags: u32) -> Result<(), Errno> {
-    set_of(task, &opened(task, fd)?, name, UserSlice { addr, len }, flags)
+fn fsetxattr(
+    task: &Arc<Task>,
+    fd: Fd,
+    name: UserCStr,
+    addr: u64,
+    len: usize,
+    flags: u32,
+) -> Result<(), Errno> {
+    set_of(
+        task,
+        &opened(task, fd)?,
+        name,
+        UserSlice { addr, len },
+        flags,
+    )
 }
 
 fn list_of(task: &Arc<Task>, target: &Target, to: u64, size: usize) -> Result<usize, Errno> {

@@ -34,7 +34,11 @@ impl SignalNumber {
 
     /// The signal, `None` for 0, which only asks whether one could be sent; EINVAL.
     pub fn optional(self) -> Result<Option<Signal>, Errno> {
-        if self.0 == 0 { Ok(None) } else { self.signal().map(Some) }
+        if self.0 == 0 {
+            Ok(None)
+        } else {
+            self.signal().map(Some)
+        }
     }
 }
 
@@ -103,7 +107,8 @@ impl FromArg for SignalNumber {
     }
 
     fn show(_: &Task, raw: u64) -> String {
-        Signal::from_raw(u32::from_arg(raw)).map_or_else(|| raw.to_string(), |signal| format!("{signal:?}"))
+        Signal::from_raw(u32::from_arg(raw))
+            .map_or_else(|| raw.to_string(), |signal| format!("{signal:?}"))
     }
 }
 

@@ -48,9 +48,24 @@ fn creat(task: &Arc<Task>, path: UserCStr, mode: u32, state: &mut CallState) -> 
     openat(task, CWD, path, flags.bits(), mode, state)
 }
 
-fn openat(task: &Arc<Task>, dirfd: Fd, path: UserCStr, flags: u32, mode: u32, state: &mut CallState) -> Step {
+fn openat(
+    task: &Arc<Task>,
+    dirfd: Fd,
+    path: UserCStr,
+    flags: u32,
+    mode: u32,
+    state: &mut CallState,
+) -> Step {
     // open(2) ignores flags that it does not know.
-    open_with(task, dirfd, path, OpenFlags::from_bits_truncate(flags) | OpenFlags::LARGEFILE, mode & 0o7777, ResolveFlags::empty(), state)
+    open_with(
+        task,
+        dirfd,
+        path,
+        OpenFlags::from_bits_truncate(flags) | OpenFlags::LARGEFILE,
+        mode & 0o7777,
+        ResolveFlags::empty(),
+        state,
+    )
 }
 
 /// Opens; a FIFO's open waits for its other side.
@@ -65,7 +80,9 @@ pub(super) fn open_with(
 ) -> Step {
     let file = match state {
         CallState::Opening(file) => Arc::clone(file),
-        _ => match with_path(task, dirfd, path, |cx, path| task.kernel.vfs().open(cx, path, flags, mode, resolve)) {
+        _ => match with_path(task, dirfd, path, |cx, path| {
+            task.kernel.vfs().open(cx, path, flags, mode, resolve)
+        }) {
             Ok(file) => file,
             Err(error) => return Step::Done(Err(error)),
         },
@@ -78,7 +95,12 @@ pub(super) fn open_with(
         *state = CallState::Opening(file);
         return step;
     }
-    let inserted = task.files().insert(file, flags.contains(OpenFlags::CLOEXEC), 0, task.limit(Resource::Nofile));
+    let inserted = task.files().insert(
+        file,
+        flags.contains(OpenFlags::CLOEXEC),
+        0,
+        task.limit(Resource::Nofile),
+    );
     Step::Done(inserted.map(|fd| fd.unsigned_abs() as usize))
 }
 
@@ -92,7 +114,11 @@ struct OpenHow {
 }
 
 /// Reads a structure that may grow: shorter ones are filled up with zeros, of longer ones the rest must be zero (E2BIG).
-pub(super) fn get_growing<T: FromBytes + IntoBytes>(task: &Arc<Task>, addr: u64, size: usize) -> Result<T, Errno> {
+pub(super) fn get_growing<T: FromBytes + IntoBytes>(
+    task: &Arc<Task>,
+    addr: u64,
+    size: usize,
+) -> Result<T, Errno> {
     let mut value = T::new_zeroed();
     let known = size_of::<T>();
     if size > 4096 {
@@ -107,18 +133,31 @@ pub(super) fn get_growing<T: FromBytes + IntoBytes>(task: &Arc<Task>, addr: u64,
     Ok(value)
 }
 
-fn openat2(task: &Arc<Task>, dirfd: Fd, path: UserCStr, how: u64, size: usize, state: &mut CallState) -> Step {
+fn openat2(
+    task: &Arc<Task>,
+    dirfd: Fd,
+    path: UserCStr,
+    how: u64,
+    size: usize,
+    state: &mut CallState,
+) -> Step {
     let checked = (|| {
         if size < size_of::<OpenHow>() {
             return Err(Errno::EINVAL);
         }
         let how: OpenHow = get_growing(task, how, size)?;
         let known = OpenFlags::from_bits_retain(0o37_777_703);
-        let flags = u32::try_from(how.flags).ok().map(OpenFlags::from_bits_retain).ok_or(Errno::EINVAL)?;
+        let flags = u32::try_from(how.flags)
+            .ok()
+            .map(OpenFlags::from_bits_retain)
+            .ok_or(Errno::EINVAL)?;
         let resolve = ResolveFlags::from_bits(how.resolve).ok_or(Errno::EINVAL)?;
         let makes = flags.contains(OpenFlags::CREAT) || flags.contains(OpenFlags::TMPFILE_ONLY);
-        let mode = u32::try_from(how.mode).ok().filter(|mode| mode & !0o7777 == 0 && (makes || *mode == 0));
-        let place = OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW | OpenFlags::CLOEXEC;
+        let mode = u32::try_from(how.mode)
+            .ok()
+            .filter(|mode| mode & !0o7777 == 0 && (makes || *mode == 0));
+        let place =
+            OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW | OpenFlags::CLOEXEC;
         if !known.contains(flags)
             || resolve.contains(ResolveFlags::BENEATH | ResolveFlags::IN_ROOT)
             || flags.contains(OpenFlags::PATH) && !place.contains(flags)
@@ -128,7 +167,11 @@ fn openat2(task: &Arc<Task>, dirfd: Fd, path: UserCStr, how: u64, size: usize, s
         if resolve.contains(ResolveFlags::CACHED) {
             return Err(Errno::EAGAIN);
         }
-        Ok((flags | OpenFlags::LARGEFILE, mode.ok_or(Errno::EINVAL)?, resolve))
+        Ok((
+            flags | OpenFlags::LARGEFILE,
+            mode.ok_or(Errno::EINVAL)?,
+            resolve,
+        ))
     })();
     match checked {
         Ok((flags, mode, resolve)) => open_with(task, dirfd, path, flags, mode, resolve, state),
@@ -150,7 +193,11 @@ fn close_range(task: &Arc<Task>, first: u32, last: u32, flags: u32) -> Result<()
         task.set_files(task.files().fork());
     }
     let files = task.files();
-    if flags & CLOEXEC != 0 { files.cloexec_range(first, last) } else { files.close_range(first, last) }
+    if flags & CLOEXEC != 0 {
+        files.cloexec_range(first, last)
+    } else {
+        files.close_range(first, last)
+    }
     Ok(())
 }
 
@@ -172,7 +219,12 @@ fn dup3(task: &Arc<Task>, old: Fd, new: Fd, flags: u32) -> Result<i32, Errno> {
         return Err(Errno::EINVAL);
     }
     let files = task.files();
-    files.replace(new.0, files.get(old.0)?, flags != 0, task.limit(Resource::Nofile))?;
+    files.replace(
+        new.0,
+        files.get(old.0)?,
+        flags != 0,
+        task.limit(Resource::Nofile),
+    )?;
     Ok(new.0)
 }
 
@@ -200,7 +252,9 @@ fn pipe(task: &Arc<Task>, to: UserPtr<[i32; 2]>) -> Result<(), Errno> {
 
 fn pipe2(task: &Arc<Task>, to: UserPtr<[i32; 2]>, flags: u32) -> Result<(), Errno> {
     let flags = OpenFlags::from_bits(flags)
-        .filter(|flags| (OpenFlags::CLOEXEC | OpenFlags::NONBLOCK | OpenFlags::DIRECT).contains(*flags))
+        .filter(|flags| {
+            (OpenFlags::CLOEXEC | OpenFlags::NONBLOCK | OpenFlags::DIRECT).contains(*flags)
+        })
         .ok_or(Errno::EINVAL)?;
     let (reader, writer) = crate::fs::pipe::pipe(flags, &task.creds());
     let files = task.files();
@@ -219,7 +273,9 @@ fn memfd_create(task: &Arc<Task>, name: UserCStr, flags: u32) -> Result<i32, Err
     const ALLOW_SEALING: u32 = 2;
     const NOEXEC_SEAL: u32 = 8;
     const EXEC: u32 = 16;
-    if flags & !(CLOEXEC | ALLOW_SEALING | NOEXEC_SEAL | EXEC) != 0 || flags & (NOEXEC_SEAL | EXEC) == NOEXEC_SEAL | EXEC {
+    if flags & !(CLOEXEC | ALLOW_SEALING | NOEXEC_SEAL | EXEC) != 0
+        || flags & (NOEXEC_SEAL | EXEC) == NOEXEC_SEAL | EXEC
+    {
         return Err(Errno::EINVAL);
     }
     let name = task.mm().get_cstr(name, 249)?.ok_or(Errno::EINVAL)?;
@@ -228,8 +284,12 @@ fn memfd_create(task: &Arc<Task>, name: UserCStr, flags: u32) -> Result<i32, Err
     let sealable = flags & (ALLOW_SEALING | NOEXEC_SEAL) != 0;
     let file = tmpfs::memfd(mount, fs, &name, sealable, (creds.uid.fs, creds.gid.fs))?;
     if flags & NOEXEC_SEAL != 0 {
-        file.inode().set_attrs(&crate::vfs::SetAttrs { perm: Some(0o666), ..crate::vfs::SetAttrs::default() })?;
+        file.inode().set_attrs(&crate::vfs::SetAttrs {
+            perm: Some(0o666),
+            ..crate::vfs::SetAttrs::default()
+        })?;
         tmpfs::add_seals(&file, tmpfs::MemfdSeals::EXEC, false)?;
     }
-    task.files().insert(file, flags & CLOEXEC != 0, 0, task.limit(Resource::Nofile))
+    task.files()
+        .insert(file, flags & CLOEXEC != 0, 0, task.limit(Resource::Nofile))
 }

@@ -10,8 +10,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::decode::{Fd, IntoStep};
 use super::io::get;
 use super::table::rows;
-use crate::fs::tmpfs::{self, MemfdSeals};
 use crate::fs::pipe;
+use crate::fs::tmpfs::{self, MemfdSeals};
 use crate::sync::EventMask;
 use crate::task::{CallState, Resource, Step, Task, Wait};
 use crate::vfs::locks::{self, LockOwner, RecordLock, Refused};
@@ -71,36 +71,72 @@ fn fcntl(task: &Arc<Task>, fd: Fd, command: u32, arg: u64, state: &mut CallState
         Ok(file) => file,
         Err(error) => return Step::Done(Err(error)),
     };
-    if file.is_path() && !matches!(command, DUPFD | DUPFD_CLOEXEC | DUPFD_QUERY | GETFD | SETFD | GETFL) {
+    if file.is_path()
+        && !matches!(
+            command,
+            DUPFD | DUPFD_CLOEXEC | DUPFD_QUERY | GETFD | SETFD | GETFL
+        )
+    {
         return Step::Done(Err(Errno::EBADF));
     }
     match command {
         DUPFD | DUPFD_CLOEXEC => {
             let limit = task.limit(Resource::Nofile);
-            let least = u32::try_from(arg & 0xffff_ffff).ok().filter(|least| u64::from(*least) < limit).ok_or(Errno::EINVAL);
-            least.and_then(|least| files.insert(file, command == DUPFD_CLOEXEC, least, limit)).into_step()
+            let least = u32::try_from(arg & 0xffff_ffff)
+                .ok()
+                .filter(|least| u64::from(*least) < limit)
+                .ok_or(Errno::EINVAL);
+            least
+                .and_then(|least| files.insert(file, command == DUPFD_CLOEXEC, least, limit))
+                .into_step()
         }
         GETFD => files.cloexec(fd.0).map(usize::from).into_step(),
         SETFD => files.set_cloexec(fd.0, arg & FD_CLOEXEC != 0).into_step(),
         GETFL => Ok(file.flags().bits()).into_step(),
-        SETFL => file.set_flags(OpenFlags::from_bits_retain((arg & 0xffff_ffff) as u32)).into_step(),
-        GETLK | OFD_GETLK => get_lock(task, &file, command == OFD_GETLK, UserPtr::new(arg)).into_step(),
+        SETFL => file
+            .set_flags(OpenFlags::from_bits_retain((arg & 0xffff_ffff) as u32))
+            .into_step(),
+        GETLK | OFD_GETLK => {
+            get_lock(task, &file, command == OFD_GETLK, UserPtr::new(arg)).into_step()
+        }
         SETLK | OFD_SETLK => set_lock(task, &file, command == OFD_SETLK, UserPtr::new(arg), None),
-        SETLKW | OFD_SETLKW => set_lock(task, &file, command == OFD_SETLKW, UserPtr::new(arg), Some(state)),
+        SETLKW | OFD_SETLKW => set_lock(
+            task,
+            &file,
+            command == OFD_SETLKW,
+            UserPtr::new(arg),
+            Some(state),
+        ),
         DUPFD_QUERY => {
-            let other = i32::try_from(arg & 0x7fff_ffff).map_err(|_| Errno::EBADF).and_then(|fd| files.get(fd));
-            other.map(|other| usize::from(Arc::ptr_eq(&other, &file))).into_step()
+            let other = i32::try_from(arg & 0x7fff_ffff)
+                .map_err(|_| Errno::EBADF)
+                .and_then(|fd| files.get(fd));
+            other
+                .map(|other| usize::from(Arc::ptr_eq(&other, &file)))
+                .into_step()
         }
         GETLEASE => Ok(usize::from(F_UNLCK.unsigned_abs())).into_step(),
         SETPIPE_SZ | GETPIPE_SZ => {
             let pipe = pipe::of(&file).ok_or(Errno::EBADF);
             let size = usize::try_from(arg & 0xffff_ffff).unwrap_or(usize::MAX);
             let privileged = task.creds().has(Cap::SYS_RESOURCE);
-            pipe.and_then(|pipe| if command == SETPIPE_SZ { pipe.set_capacity(size, privileged) } else { Ok(pipe.capacity()) }).into_step()
+            pipe.and_then(|pipe| {
+                if command == SETPIPE_SZ {
+                    pipe.set_capacity(size, privileged)
+                } else {
+                    Ok(pipe.capacity())
+                }
+            })
+            .into_step()
         }
         ADD_SEALS => {
-            let seals = u32::try_from(arg).ok().and_then(MemfdSeals::from_bits).ok_or(Errno::EINVAL);
-            seals.and_then(|seals| tmpfs::add_seals(&file, seals, false)).into_step()
+            let seals = u32::try_from(arg)
+                .ok()
+                .and_then(MemfdSeals::from_bits)
+                .ok_or(Errno::EINVAL);
+            seals
+                .and_then(|seals| tmpfs::add_seals(&file, seals, false))
+                .into_step()
         }
         GET_SEALS => tmpfs::seals(&file).map(|seals| seals.bits()).into_step(),
         _ => ownership(task, &file, command, arg).into_step(),
@@ -122,11 +158,18 @@ fn ownership(task: &Arc<Task>, file: &OpenFile, command: u32, arg: u64) -> Resul
             Ok(0)
         }
         GETOWN => {
-            let pid = if owner.kind == PGRP { -i64::from(owner.pid) } else { i64::from(owner.pid) };
+            let pid = if owner.kind == PGRP {
+                -i64::from(owner.pid)
+            } else {
+                i64::from(owner.pid)
+            };
             Ok(pid.cast_unsigned() as usize)
         }
         SETSIG => {
-            let signal = i32::try_from(arg).ok().filter(|signal| (0..=64).contains(signal)).ok_or(Errno::EINVAL)?;
+            let signal = i32::try_from(arg)
+                .ok()
+                .filter(|signal| (0..=64).contains(signal))
+                .ok_or(Errno::EINVAL)?;
             file.set_owner(AsyncOwner { signal, ..owner });
             Ok(0)
         }
@@ -141,7 +184,9 @@ fn ownership(task: &Arc<Task>, file: &OpenFile, command: u32, arg: u64) -> Resul
         }
         GETOWN_EX => {
             let kind = if owner.pid == 0 { PID } else { owner.kind };
-            task.mm().put(UserPtr::new(arg), &[kind, owner.pid]).map(|()| 0)
+            task.mm()
+                .put(UserPtr::new(arg), &[kind, owner.pid])
+                .map(|()| 0)
         }
         // Leases, directory notification, write hints.
         _ => Err(Errno::EINVAL),
@@ -165,7 +210,11 @@ fn range(file: &OpenFile, lock: &Flock) -> Result<(u64, u64), Errno> {
     if start < 0 {
         return Err(Errno::EINVAL);
     }
-    let offset = |at: i128| i64::try_from(at).map(i64::cast_unsigned).map_err(|_| Errno::EOVERFLOW);
+    let offset = |at: i128| {
+        i64::try_from(at)
+            .map(i64::cast_unsigned)
+            .map_err(|_| Errno::EOVERFLOW)
+    };
     // The last byte counts, which may be the last of all.
     let end = match end {
         None => u64::MAX,
@@ -178,7 +227,12 @@ fn range(file: &OpenFile, lock: &Flock) -> Result<(u64, u64), Errno> {
 }
 
 /// Reads a lock that is asked for: who asks, and for what.
-fn read_lock(task: &Arc<Task>, file: &OpenFile, by_description: bool, from: UserPtr<Flock>) -> Result<(Flock, RecordLock), Errno> {
+fn read_lock(
+    task: &Arc<Task>,
+    file: &OpenFile,
+    by_description: bool,
+    from: UserPtr<Flock>,
+) -> Result<(Flock, RecordLock), Errno> {
     let lock = task.mm().get(from)?;
     let (start, end) = range(file, &lock)?;
     let (owner, pid) = if by_description {
@@ -187,12 +241,29 @@ fn read_lock(task: &Arc<Task>, file: &OpenFile, by_description: bool, from: User
         }
         (LockOwner::Description(file.id()), -1)
     } else {
-        (LockOwner::Process(task.files().id()), i32::try_from(task.process.pid).unwrap_or(0))
+        (
+            LockOwner::Process(task.files().id()),
+            i32::try_from(task.process.pid).unwrap_or(0),
+        )
     };
-    Ok((lock, RecordLock { owner, pid, write: lock.kind == F_WRLCK, start, end }))
+    Ok((
+        lock,
+        RecordLock {
+            owner,
+            pid,
+            write: lock.kind == F_WRLCK,
+            start,
+            end,
+        },
+    ))
 }
 
-fn get_lock(task: &Arc<Task>, file: &OpenFile, by_description: bool, at: UserPtr<Flock>) -> Result<(), Errno> {
+fn get_lock(
+    task: &Arc<Task>,
+    file: &OpenFile,
+    by_description: bool,
+    at: UserPtr<Flock>,
+) -> Result<(), Errno> {
     let (mut lock, asked) = read_lock(task, file, by_description, at)?;
     if !matches!(lock.kind, F_RDLCK | F_WRLCK) {
         return Err(Errno::EINVAL);
@@ -203,14 +274,24 @@ fn get_lock(task: &Arc<Task>, file: &OpenFile, by_description: bool, at: UserPtr
             lock.kind = if held.write { F_WRLCK } else { F_RDLCK };
             lock.whence = 0;
             lock.start = i64::try_from(held.start).unwrap_or(i64::MAX);
-            lock.len = if held.end == u64::MAX { 0 } else { i64::try_from(held.end - held.start).unwrap_or(0) };
+            lock.len = if held.end == u64::MAX {
+                0
+            } else {
+                i64::try_from(held.end - held.start).unwrap_or(0)
+            };
             lock.pid = held.pid;
         }
     }
     task.mm().put(at, &lock)
 }
 
-fn set_lock(task: &Arc<Task>, file: &OpenFile, by_description: bool, from: UserPtr<Flock>, waits: Option<&mut CallState>) -> Step {
+fn set_lock(
+    task: &Arc<Task>,
+    file: &OpenFile,
+    by_description: bool,
+    from: UserPtr<Flock>,
+    waits: Option<&mut CallState>,
+) -> Step {
     let (lock, asked) = match read_lock(task, file, by_description, from) {
         Ok(read) => read,
         Err(error) => return Step::Done(Err(error)),
@@ -280,9 +361,21 @@ mod tests {
     impl FileOps for Nothing {}
 
     fn range_of(whence: i16, start: i64, len: i64) -> Result<(u64, u64), Errno> {
-        let file = OpenFile::anonymous(AnonInode::new("[test]"), Arc::new(Nothing), abi::fs::OpenFlags::RDWR);
+        let file = OpenFile::anonymous(
+            AnonInode::new("[test]"),
+            Arc::new(Nothing),
+            abi::fs::OpenFlags::RDWR,
+        );
         file.set_position(100);
-        range(&file, &Flock { whence, start, len, ..Flock::default() })
+        range(
+            &file,
+            &Flock {
+                whence,
+                start,
+                len,
+                ..Flock::default()
+            },
+        )
     }
 
     #[test]
@@ -292,7 +385,10 @@ mod tests {
         assert_eq!(range_of(1, 0, -10), Ok((90, 100)));
         assert_eq!(range_of(1, -101, 1), Err(Errno::EINVAL));
         assert_eq!(range_of(0, 5, -6), Err(Errno::EINVAL));
-        assert_eq!(range_of(0, i64::MAX, 1), Ok((i64::MAX.unsigned_abs(), u64::MAX)));
+        assert_eq!(
+            range_of(0, i64::MAX, 1),
+            Ok((i64::MAX.unsigned_abs(), u64::MAX))
+        );
         assert_eq!(range_of(0, i64::MAX, 2), Err(Errno::EOVERFLOW));
         assert_eq!(range_of(3, 0, 1), Err(Errno::EINVAL));
     }

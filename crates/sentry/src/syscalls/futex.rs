@@ -19,7 +19,16 @@ const WAKE_BITSET: u32 = 10;
 const PRIVATE: u32 = 128;
 const CLOCK_REALTIME: u32 = 256;
 
-pub(super) fn futex(task: &Arc<Task>, addr: u64, op: u32, value: u32, timeout: u64, second: u64, third: u32, state: &mut CallState) -> Step {
+pub(super) fn futex(
+    task: &Arc<Task>,
+    addr: u64,
+    op: u32,
+    value: u32,
+    timeout: u64,
+    second: u64,
+    third: u32,
+    state: &mut CallState,
+) -> Step {
     let futexes = &task.kernel.futexes;
     let private = op & PRIVATE != 0;
     let realtime = op & CLOCK_REALTIME != 0;
@@ -41,9 +50,13 @@ pub(super) fn futex(task: &Arc<Task>, addr: u64, op: u32, value: u32, timeout: u
         _ if realtime => Step::Done(Err(Errno::ENOSYS)),
         WAKE => Step::Done(futexes.wake_call(task, addr, value, ANY, private)),
         WAKE_BITSET => Step::Done(futexes.wake_call(task, addr, value, third, private)),
-        REQUEUE | CMP_REQUEUE if value.cast_signed() < 0 || number.cast_signed() < 0 => Step::Done(Err(Errno::EINVAL)),
+        REQUEUE | CMP_REQUEUE if value.cast_signed() < 0 || number.cast_signed() < 0 => {
+            Step::Done(Err(Errno::EINVAL))
+        }
         REQUEUE => Step::Done(futexes.requeue(task, addr, second, value, number, None, private)),
-        CMP_REQUEUE => Step::Done(futexes.requeue(task, addr, second, value, number, Some(third), private)),
+        CMP_REQUEUE => {
+            Step::Done(futexes.requeue(task, addr, second, value, number, Some(third), private))
+        }
         WAKE_OP => futexes.wake_op(task, addr, second, value, number, third, private, state),
         // Priority inheritance is not implemented yet.
         _ => Step::Done(Err(Errno::ENOSYS)),
@@ -51,14 +64,27 @@ pub(super) fn futex(task: &Arc<Task>, addr: u64, op: u32, value: u32, timeout: u
 }
 
 /// `FUTEX_WAIT` takes a time to wait, `FUTEX_WAIT_BITSET` a point in time.
-fn deadline(task: &Task, timeout: u64, relative: bool, realtime: bool) -> Result<Option<Deadline>, Errno> {
+fn deadline(
+    task: &Task,
+    timeout: u64,
+    relative: bool,
+    realtime: bool,
+) -> Result<Option<Deadline>, Errno> {
     if timeout == 0 {
         return Ok(None);
     }
-    let nanos = task.mm().get(UserPtr::<Timespec>::new(timeout))?.to_nanos().ok_or(Errno::EINVAL)?;
+    let nanos = task
+        .mm()
+        .get(UserPtr::<Timespec>::new(timeout))?
+        .to_nanos()
+        .ok_or(Errno::EINVAL)?;
     if relative {
         return Ok(Some(task.kernel.clocks().after(Clock::Monotonic, nanos)));
     }
-    let clock = if realtime { Clock::Realtime } else { Clock::Monotonic };
+    let clock = if realtime {
+        Clock::Realtime
+    } else {
+        Clock::Monotonic
+    };
     Ok(Some(Deadline { clock, nanos }))
 }

@@ -24,14 +24,24 @@ pub(super) fn getegid(task: &Arc<Task>) -> Result<u32, Errno> {
     Ok(task.creds().gid.effective)
 }
 
-pub(super) fn getresuid(task: &Arc<Task>, real: UserPtr<u32>, effective: UserPtr<u32>, saved: UserPtr<u32>) -> Result<(), Errno> {
+pub(super) fn getresuid(
+    task: &Arc<Task>,
+    real: UserPtr<u32>,
+    effective: UserPtr<u32>,
+    saved: UserPtr<u32>,
+) -> Result<(), Errno> {
     let (mm, ids) = (task.mm(), task.creds().uid);
     mm.put(real, &ids.real)?;
     mm.put(effective, &ids.effective)?;
     mm.put(saved, &ids.saved)
 }
 
-pub(super) fn getresgid(task: &Arc<Task>, real: UserPtr<u32>, effective: UserPtr<u32>, saved: UserPtr<u32>) -> Result<(), Errno> {
+pub(super) fn getresgid(
+    task: &Arc<Task>,
+    real: UserPtr<u32>,
+    effective: UserPtr<u32>,
+    saved: UserPtr<u32>,
+) -> Result<(), Errno> {
     let (mm, ids) = (task.mm(), task.creds().gid);
     mm.put(real, &ids.real)?;
     mm.put(effective, &ids.effective)?;
@@ -48,22 +58,33 @@ pub(super) fn getgroups(task: &Arc<Task>, size: i32, to: UserPtr<u32>) -> Result
     if size < groups.len() {
         return Err(Errno::EINVAL);
     }
-    let bytes: Vec<u8> = groups.iter().flat_map(|group| group.to_ne_bytes()).collect();
+    let bytes: Vec<u8> = groups
+        .iter()
+        .flat_map(|group| group.to_ne_bytes())
+        .collect();
     task.mm().write(to.addr(), &bytes)?;
     Ok(groups.len())
 }
 
 pub(super) fn setgroups(task: &Arc<Task>, size: i32, from: UserPtr<u32>) -> Result<(), Errno> {
-    let size = usize::try_from(size).ok().filter(|size| *size <= 65_536).ok_or(Errno::EINVAL)?;
+    let size = usize::try_from(size)
+        .ok()
+        .filter(|size| *size <= 65_536)
+        .ok_or(Errno::EINVAL)?;
     let groups = task.mm().get_array(from, size)?;
     change(task, |creds| creds.setgroups(groups))
 }
 
-fn change(task: &Arc<Task>, change: impl FnOnce(&Credentials) -> Result<Credentials, Errno>) -> Result<(), Errno> {
+fn change(
+    task: &Arc<Task>,
+    change: impl FnOnce(&Credentials) -> Result<Credentials, Errno>,
+) -> Result<(), Errno> {
     let old = task.creds();
     let new = change(&old)?;
     if new.uid.effective != old.uid.effective || new.gid.effective != old.gid.effective {
-        task.process.dumpable.store(0, std::sync::atomic::Ordering::Relaxed);
+        task.process
+            .dumpable
+            .store(0, std::sync::atomic::Ordering::Relaxed);
     }
     task.set_creds(new);
     Ok(())
@@ -85,11 +106,21 @@ pub(super) fn setregid(task: &Arc<Task>, real: u32, effective: u32) -> Result<()
     change(task, |creds| creds.setregid(real, effective))
 }
 
-pub(super) fn setresuid(task: &Arc<Task>, real: u32, effective: u32, saved: u32) -> Result<(), Errno> {
+pub(super) fn setresuid(
+    task: &Arc<Task>,
+    real: u32,
+    effective: u32,
+    saved: u32,
+) -> Result<(), Errno> {
     change(task, |creds| creds.setresuid(real, effective, saved))
 }
 
-pub(super) fn setresgid(task: &Arc<Task>, real: u32, effective: u32, saved: u32) -> Result<(), Errno> {
+pub(super) fn setresgid(
+    task: &Arc<Task>,
+    real: u32,
+    effective: u32,
+    saved: u32,
+) -> Result<(), Errno> {
     change(task, |creds| creds.setresgid(real, effective, saved))
 }
 
@@ -123,7 +154,11 @@ fn words(task: &Task, header: UserPtr<[u32; 2]>) -> Result<(usize, i32), Errno> 
     }
 }
 
-pub(super) fn capget(task: &Arc<Task>, header: UserPtr<[u32; 2]>, data: UserPtr<u32>) -> Result<(), Errno> {
+pub(super) fn capget(
+    task: &Arc<Task>,
+    header: UserPtr<[u32; 2]>,
+    data: UserPtr<u32>,
+) -> Result<(), Errno> {
     let (words, pid) = match words(task, header) {
         Err(Errno::EINVAL) if data.is_null() => return Ok(()),
         words => words?,
@@ -132,7 +167,13 @@ pub(super) fn capget(task: &Arc<Task>, header: UserPtr<[u32; 2]>, data: UserPtr<
     let creds = if pid == 0 {
         task.creds()
     } else {
-        task.kernel.tree().lock().tasks.get(&pid).ok_or(Errno::ESRCH)?.creds()
+        task.kernel
+            .tree()
+            .lock()
+            .tasks
+            .get(&pid)
+            .ok_or(Errno::ESRCH)?
+            .creds()
     };
     if data.is_null() {
         return Ok(());
@@ -147,14 +188,20 @@ pub(super) fn capget(task: &Arc<Task>, header: UserPtr<[u32; 2]>, data: UserPtr<
     task.mm().write(data.addr(), &bytes)
 }
 
-pub(super) fn capset(task: &Arc<Task>, header: UserPtr<[u32; 2]>, data: UserPtr<u32>) -> Result<(), Errno> {
+pub(super) fn capset(
+    task: &Arc<Task>,
+    header: UserPtr<[u32; 2]>,
+    data: UserPtr<u32>,
+) -> Result<(), Errno> {
     let (words, pid) = words(task, header)?;
     if pid != 0 && pid != task.tid().cast_signed() {
         return Err(Errno::EPERM);
     }
     let values = task.mm().get_array(data, words * 3)?;
     let set = |kind: usize| {
-        let bits = (0..words).fold(0, |bits, word| bits | u64::from(values[word * 3 + kind]) << (32 * word));
+        let bits = (0..words).fold(0, |bits, word| {
+            bits | u64::from(values[word * 3 + kind]) << (32 * word)
+        });
         CapSet(bits).intersection(CapSet::FULL)
     };
     change(task, |creds| creds.capset(set(0), set(1), set(2)))

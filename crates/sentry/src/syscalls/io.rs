@@ -43,11 +43,22 @@ pub(super) fn get(task: &Arc<Task>, fd: Fd) -> Result<Arc<OpenFile>, Errno> {
 /// Sends the thread a signal for what its own call did.
 fn raise(task: &Arc<Task>, signal: Signal, code: i32) {
     // The thread itself is alive to take it.
-    let _ = task.send(SigInfo::sent_by(signal, code, task.process.pid, task.creds().uid.real));
+    let _ = task.send(SigInfo::sent_by(
+        signal,
+        code,
+        task.process.pid,
+        task.creds().uid.real,
+    ));
 }
 
 /// What a transfer comes to: it waits where nothing was moved and `waits`; EPIPE comes with SIGPIPE.
-pub(super) fn transfer(task: &Arc<Task>, file: &OpenFile, waits: bool, events: EventMask, result: Result<usize, Errno>) -> Step {
+pub(super) fn transfer(
+    task: &Arc<Task>,
+    file: &OpenFile,
+    waits: bool,
+    events: EventMask,
+    result: Result<usize, Errno>,
+) -> Step {
     match result {
         Err(Errno::EAGAIN) if waits => match file.queue() {
             Some(queue) => Step::Wait(Wait::on(queue, events)),
@@ -101,19 +112,27 @@ impl How {
     const NOAPPEND: u32 = 32;
 
     fn at(at: i64) -> How {
-        How { at: Some(at), flags: 0 }
+        How {
+            at: Some(at),
+            flags: 0,
+        }
     }
 
     /// As preadv2(2) and pwritev2(2) are told: offset -1 is the position; EOPNOTSUPP for flags that are not there.
     fn flagged(at: i64, flags: u32) -> Result<How, Errno> {
         const HIPRI: u32 = 1;
-        if flags & !(HIPRI | How::DSYNC | How::SYNC | How::NOWAIT | How::APPEND | How::NOAPPEND) != 0 {
+        if flags & !(HIPRI | How::DSYNC | How::SYNC | How::NOWAIT | How::APPEND | How::NOAPPEND)
+            != 0
+        {
             return Err(Errno::EOPNOTSUPP);
         }
         if flags & How::APPEND != 0 && flags & How::NOAPPEND != 0 {
             return Err(Errno::EINVAL);
         }
-        Ok(How { at: (at != -1).then_some(at), flags })
+        Ok(How {
+            at: (at != -1).then_some(at),
+            flags,
+        })
     }
 
     fn has(self, flag: u32) -> bool {
@@ -130,7 +149,10 @@ impl How {
 }
 
 fn one(addr: u64, len: usize) -> [Iovec; 1] {
-    [Iovec { base: addr, len: len.min(MAX_MOVE) as u64 }]
+    [Iovec {
+        base: addr,
+        len: len.min(MAX_MOVE) as u64,
+    }]
 }
 
 /// A vector of segments: EINVAL where there are too many or they are too long together.
@@ -141,7 +163,10 @@ pub(super) fn segments(mm: &Mm, from: UserPtr<Iovec>, count: usize) -> Result<Ve
     let mut segments = mm.get_array(from, count)?;
     let mut total = 0usize;
     for segment in &mut segments {
-        let len = usize::try_from(segment.len).ok().filter(|len| isize::try_from(*len).is_ok()).ok_or(Errno::EINVAL)?;
+        let len = usize::try_from(segment.len)
+            .ok()
+            .filter(|len| isize::try_from(*len).is_ok())
+            .ok_or(Errno::EINVAL)?;
         let room = MAX_MOVE - total;
         segment.len = len.min(room) as u64;
         total += len.min(room);
@@ -150,16 +175,19 @@ pub(super) fn segments(mm: &Mm, from: UserPtr<Iovec>, count: usize) -> Result<Ve
 }
 
 fn read_segments(task: &Arc<Task>, fd: Fd, segments: &[Iovec], how: How) -> Step {
-    let (file, waits) = match get(task, fd).and_then(|file| how.waits(&file).map(|waits| (file, waits))) {
-        Ok(found) => found,
-        Err(error) => return Step::Done(Err(error)),
-    };
+    let (file, waits) =
+        match get(task, fd).and_then(|file| how.waits(&file).map(|waits| (file, waits))) {
+            Ok(found) => found,
+            Err(error) => return Step::Done(Err(error)),
+        };
     let mm = task.mm();
     let mut sink = Sink::guest(mm.as_ref(), segments);
     if let (Some(signals), None) = (signalfd::of(&file), how.at) {
         // What is read is what is pending for whoever reads.
         return match signals.read(task, &mut sink) {
-            Err(Errno::EAGAIN) if waits => Step::Wait(Wait::on(&task.process.signalled, EventMask::IN)),
+            Err(Errno::EAGAIN) if waits => {
+                Step::Wait(Wait::on(&task.process.signalled, EventMask::IN))
+            }
             result => Step::Done(result),
         };
     }
@@ -171,11 +199,17 @@ fn read_segments(task: &Arc<Task>, fd: Fd, segments: &[Iovec], how: How) -> Step
 }
 
 /// The segments as far as RLIMIT_FSIZE lets them be written; `None` where it does not matter.
-fn limited(task: &Arc<Task>, file: &OpenFile, segments: &[Iovec], how: How) -> Result<Option<Vec<Iovec>>, Errno> {
+fn limited(
+    task: &Arc<Task>,
+    file: &OpenFile,
+    segments: &[Iovec],
+    how: How,
+) -> Result<Option<Vec<Iovec>>, Errno> {
     if task.limit(Resource::Fsize) == INFINITY || file.inode().file_type() != FileType::Regular {
         return Ok(None);
     }
-    let append = file.flags().contains(OpenFlags::APPEND) && !how.has(How::NOAPPEND) || how.has(How::APPEND);
+    let append =
+        file.flags().contains(OpenFlags::APPEND) && !how.has(How::NOAPPEND) || how.has(How::APPEND);
     let at = match how.at {
         _ if append => file.attrs()?.size,
         Some(at) => u64::try_from(at).map_err(|_| Errno::EINVAL)?,
@@ -190,7 +224,13 @@ fn limited(task: &Arc<Task>, file: &OpenFile, segments: &[Iovec], how: How) -> R
     Ok(Some(cut))
 }
 
-fn write_segments(task: &Arc<Task>, fd: Fd, segments: &[Iovec], how: How, state: &mut CallState) -> Step {
+fn write_segments(
+    task: &Arc<Task>,
+    fd: Fd,
+    segments: &[Iovec],
+    how: How,
+    state: &mut CallState,
+) -> Step {
     loop {
         // A writer waits only once there is no room at all: of anything less it would not be told.
         if let Some(step) = write_some(task, fd, segments, how, state) {
@@ -200,32 +240,48 @@ fn write_segments(task: &Arc<Task>, fd: Fd, segments: &[Iovec], how: How, state:
 }
 
 /// Writes what can be written now; `None` where that was some, and a blocking write goes on.
-fn write_some(task: &Arc<Task>, fd: Fd, segments: &[Iovec], how: How, state: &mut CallState) -> Option<Step> {
-    let (file, waits) = match get(task, fd).and_then(|file| how.waits(&file).map(|waits| (file, waits))) {
-        Ok(found) => found,
-        Err(error) => return Some(Step::Done(Err(error))),
-    };
+fn write_some(
+    task: &Arc<Task>,
+    fd: Fd,
+    segments: &[Iovec],
+    how: How,
+    state: &mut CallState,
+) -> Option<Step> {
+    let (file, waits) =
+        match get(task, fd).and_then(|file| how.waits(&file).map(|waits| (file, waits))) {
+            Ok(found) => found,
+            Err(error) => return Some(Step::Done(Err(error))),
+        };
     let cut = match limited(task, &file, segments, how) {
         Ok(cut) => cut,
         Err(error) => return Some(Step::Done(Err(error))),
     };
     let segments = cut.as_deref().unwrap_or(segments);
     let mm = task.mm();
-    let done = if let CallState::Moved(done) = *state { done } else { 0 };
+    let done = if let CallState::Moved(done) = *state {
+        done
+    } else {
+        0
+    };
     let rest = (done > 0).then(|| skip(segments, done));
     let mut source = Source::guest(mm.as_ref(), rest.as_deref().unwrap_or(segments));
     let left = source.remaining();
     let mut result = match how.at {
         _ if how.has(How::APPEND) => file.append(&mut source, how.at.is_none()),
         Some(at) if how.has(How::NOAPPEND) => file.pwrite_there(&mut source, at),
-        Some(at) => file.pwrite(&mut source, at.saturating_add(i64::try_from(done).unwrap_or(i64::MAX))),
+        Some(at) => file.pwrite(
+            &mut source,
+            at.saturating_add(i64::try_from(done).unwrap_or(i64::MAX)),
+        ),
         None => file.write(&mut source),
     };
     if result.is_ok() && (how.has(How::DSYNC) || how.has(How::SYNC)) {
         result = result.and_then(|wrote| file.sync(!how.has(How::SYNC)).map(|()| wrote));
     }
     let wait = |done| match file.queue() {
-        Some(queue) => Step::Wait(Wait::on(queue, EventMask::OUT).on_signal(OnSignal::Partial(done))),
+        Some(queue) => {
+            Step::Wait(Wait::on(queue, EventMask::OUT).on_signal(OnSignal::Partial(done)))
+        }
         None => Step::Done(Ok(done)),
     };
     Some(match result {
@@ -249,7 +305,10 @@ pub(super) fn skip(segments: &[Iovec], done: usize) -> Vec<Iovec> {
         let gone = left.min(segment.len);
         left -= gone;
         if gone < segment.len {
-            rest.push(Iovec { base: segment.base.wrapping_add(gone), len: segment.len - gone });
+            rest.push(Iovec {
+                base: segment.base.wrapping_add(gone),
+                len: segment.len - gone,
+            });
         }
     }
     rest
@@ -267,18 +326,38 @@ fn pread64(task: &Arc<Task>, fd: Fd, to: u64, len: usize, at: i64) -> Step {
     read_segments(task, fd, &one(to, len), How::at(at))
 }
 
-fn pwrite64(task: &Arc<Task>, fd: Fd, from: u64, len: usize, at: i64, state: &mut CallState) -> Step {
+fn pwrite64(
+    task: &Arc<Task>,
+    fd: Fd,
+    from: u64,
+    len: usize,
+    at: i64,
+    state: &mut CallState,
+) -> Step {
     write_segments(task, fd, &one(from, len), How::at(at), state)
 }
 
-pub(super) fn read_vector(task: &Arc<Task>, fd: Fd, vector: UserPtr<Iovec>, count: usize, how: How) -> Step {
+pub(super) fn read_vector(
+    task: &Arc<Task>,
+    fd: Fd,
+    vector: UserPtr<Iovec>,
+    count: usize,
+    how: How,
+) -> Step {
     match segments(&task.mm(), vector, count) {
         Ok(segments) => read_segments(task, fd, &segments, how),
         Err(error) => Step::Done(Err(error)),
     }
 }
 
-pub(super) fn write_vector(task: &Arc<Task>, fd: Fd, vector: UserPtr<Iovec>, count: usize, how: How, state: &mut CallState) -> Step {
+pub(super) fn write_vector(
+    task: &Arc<Task>,
+    fd: Fd,
+    vector: UserPtr<Iovec>,
+    count: usize,
+    how: How,
+    state: &mut CallState,
+) -> Step {
     match segments(&task.mm(), vector, count) {
         Ok(segments) => write_segments(task, fd, &segments, how, state),
         Err(error) => Step::Done(Err(error)),
@@ -289,7 +368,13 @@ fn readv(task: &Arc<Task>, fd: Fd, vector: UserPtr<Iovec>, count: usize) -> Step
     read_vector(task, fd, vector, count, How::default())
 }
 
-fn writev(task: &Arc<Task>, fd: Fd, vector: UserPtr<Iovec>, count: usize, state: &mut CallState) -> Step {
+fn writev(
+    task: &Arc<Task>,
+    fd: Fd,
+    vector: UserPtr<Iovec>,
+    count: usize,
+    state: &mut CallState,
+) -> Step {
     write_vector(task, fd, vector, count, How::default(), state)
 }
 
@@ -297,11 +382,26 @@ fn preadv(task: &Arc<Task>, fd: Fd, vector: UserPtr<Iovec>, count: usize, at: i6
     read_vector(task, fd, vector, count, How::at(at))
 }
 
-fn pwritev(task: &Arc<Task>, fd: Fd, vector: UserPtr<Iovec>, count: usize, at: i64, state: &mut CallState) -> Step {
+fn pwritev(
+    task: &Arc<Task>,
+    fd: Fd,
+    vector: UserPtr<Iovec>,
+    count: usize,
+    at: i64,
+    state: &mut CallState,
+) -> Step {
     write_vector(task, fd, vector, count, How::at(at), state)
 }
 
-fn preadv2(task: &Arc<Task>, fd: Fd, vector: UserPtr<Iovec>, count: usize, at: i64, _high: u64, flags: u32) -> Step {
+fn preadv2(
+    task: &Arc<Task>,
+    fd: Fd,
+    vector: UserPtr<Iovec>,
+    count: usize,
+    at: i64,
+    _high: u64,
+    flags: u32,
+) -> Step {
     match How::flagged(at, flags) {
         Ok(how) if !how.has(How::APPEND) => read_vector(task, fd, vector, count, how),
         Ok(_) => Step::Done(Err(Errno::EOPNOTSUPP)),

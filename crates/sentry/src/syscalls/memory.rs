@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use abi::Errno;
-use abi::cap::Cap;
 use abi::UserPtr;
+use abi::cap::Cap;
 
 use super::decode::Fd;
 use crate::mm::{MapFlags, MapRequest, PAGE, Prot, Remap, page_down, page_up};
@@ -16,7 +16,15 @@ fn prot(raw: u32) -> Prot {
     Prot::from_bits_truncate(raw)
 }
 
-pub(super) fn mmap(task: &Arc<Task>, addr: u64, len: u64, protection: u32, flags: u32, fd: Fd, offset: u64) -> Result<u64, Errno> {
+pub(super) fn mmap(
+    task: &Arc<Task>,
+    addr: u64,
+    len: u64,
+    protection: u32,
+    flags: u32,
+    fd: Fd,
+    offset: u64,
+) -> Result<u64, Errno> {
     let flags = MapFlags::from_bits_retain(flags);
     if !offset.is_multiple_of(PAGE) {
         return Err(Errno::EINVAL);
@@ -29,7 +37,11 @@ pub(super) fn mmap(task: &Arc<Task>, addr: u64, len: u64, protection: u32, flags
     if flags.contains(MapFlags::HUGETLB) {
         return Err(Errno::ENOMEM);
     }
-    let file = if flags.contains(MapFlags::ANONYMOUS) { None } else { Some((task.files().get_file(fd.0)?, offset)) };
+    let file = if flags.contains(MapFlags::ANONYMOUS) {
+        None
+    } else {
+        Some((task.files().get_file(fd.0)?, offset))
+    };
     let mut flags = flags;
     if kind == 3 {
         if flags.contains(MapFlags::SYNC) {
@@ -37,26 +49,47 @@ pub(super) fn mmap(task: &Arc<Task>, addr: u64, len: u64, protection: u32, flags
         }
         flags.remove(MapFlags::PRIVATE);
     }
-    if file.as_ref().is_some_and(|(file, _)| file.location().is_some_and(|at| at.mount.flags().contains(abi::fs::MountFlags::NOEXEC)))
-        && prot(protection).contains(Prot::EXEC)
+    if file.as_ref().is_some_and(|(file, _)| {
+        file.location()
+            .is_some_and(|at| at.mount.flags().contains(abi::fs::MountFlags::NOEXEC))
+    }) && prot(protection).contains(Prot::EXEC)
     {
         return Err(Errno::EPERM);
     }
-    task.mm().map(&MapRequest { addr, len, prot: prot(protection), flags, file, name: None })
+    task.mm().map(&MapRequest {
+        addr,
+        len,
+        prot: prot(protection),
+        flags,
+        file,
+        name: None,
+    })
 }
 
 pub(super) fn munmap(task: &Arc<Task>, addr: u64, len: u64) -> Result<(), Errno> {
     task.mm().unmap(addr, len)
 }
 
-pub(super) fn mprotect(task: &Arc<Task>, addr: u64, len: u64, protection: u32) -> Result<(), Errno> {
+pub(super) fn mprotect(
+    task: &Arc<Task>,
+    addr: u64,
+    len: u64,
+    protection: u32,
+) -> Result<(), Errno> {
     if protection & !0xf != 0 {
         return Err(Errno::EINVAL);
     }
     task.mm().protect(addr, len, prot(protection))
 }
 
-pub(super) fn mremap(task: &Arc<Task>, old: u64, old_len: u64, new_len: u64, flags: u32, to: u64) -> Result<u64, Errno> {
+pub(super) fn mremap(
+    task: &Arc<Task>,
+    old: u64,
+    old_len: u64,
+    new_len: u64,
+    flags: u32,
+    to: u64,
+) -> Result<u64, Errno> {
     const MAYMOVE: u32 = 1;
     const FIXED: u32 = 2;
     const DONTUNMAP: u32 = 4;
@@ -92,7 +125,9 @@ pub(super) fn msync(task: &Arc<Task>, addr: u64, len: u64, flags: u32) -> Result
     if flags & !7 != 0 || flags & 5 == 5 || !addr.is_multiple_of(PAGE) {
         return Err(Errno::EINVAL);
     }
-    let end = page_up(len).and_then(|len| addr.checked_add(len)).ok_or(Errno::ENOMEM)?;
+    let end = page_up(len)
+        .and_then(|len| addr.checked_add(len))
+        .ok_or(Errno::ENOMEM)?;
     task.mm().sync(addr, end, flags & 4 != 0)
 }
 
@@ -105,7 +140,11 @@ fn lock(task: &Arc<Task>, addr: u64, len: u64, on: bool) -> Result<(), Errno> {
         let size = page_up(len + addr - page_down(addr)).ok_or(Errno::EINVAL)?;
         let privileged = task.creds().has(Cap::IPC_LOCK);
         if size > limit && !privileged {
-            return Err(if limit == 0 { Errno::EPERM } else { Errno::ENOMEM });
+            return Err(if limit == 0 {
+                Errno::EPERM
+            } else {
+                Errno::ENOMEM
+            });
         }
     }
     task.mm().lock_range(addr, len, on)
@@ -129,14 +168,27 @@ pub(super) fn munlock(task: &Arc<Task>, addr: u64, len: u64) -> Result<(), Errno
 }
 
 pub(super) fn mlockall(_: &Arc<Task>, flags: u32) -> Result<(), Errno> {
-    if flags == 0 || flags & !7 != 0 { Err(Errno::EINVAL) } else { Ok(()) }
+    if flags == 0 || flags & !7 != 0 {
+        Err(Errno::EINVAL)
+    } else {
+        Ok(())
+    }
 }
 
 pub(super) fn munlockall(_: &Arc<Task>) -> Result<(), Errno> {
     Ok(())
 }
 
-pub(super) fn membarrier(_: &Arc<Task>, command: u32, _flags: u32, _cpu: i32) -> Result<usize, Errno> {
+pub(super) fn membarrier(
+    _: &Arc<Task>,
+    command: u32,
+    _flags: u32,
+    _cpu: i32,
+) -> Result<usize, Errno> {
     // MEMBARRIER_CMD_QUERY: none is offered.
-    if command == 0 { Ok(0) } else { Err(Errno::EINVAL) }
+    if command == 0 {
+        Ok(0)
+    } else {
+        Err(Errno::EINVAL)
+    }
 }

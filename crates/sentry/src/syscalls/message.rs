@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use abi::cap::Cap;
 use abi::fs::Iovec;
-use abi::net::{CMSG_HEAD, CONTROL_MAX, Cmsghdr, Mmsghdr, MsgFlags, Msghdr, SCM_CREDENTIALS, SCM_MAX_FD, SCM_RIGHTS, SOL_SOCKET, Ucred};
+use abi::net::{
+    CMSG_HEAD, CONTROL_MAX, Cmsghdr, Mmsghdr, MsgFlags, Msghdr, SCM_CREDENTIALS, SCM_MAX_FD,
+    SCM_RIGHTS, SOL_SOCKET, Ucred,
+};
 use abi::signal::{SI_USER, SigInfo, Signal};
 use abi::time::Timespec;
 use abi::{Errno, UserPtr, UserSlice};
@@ -47,12 +50,18 @@ impl Transfer<'_> {
 
     /// Whether it gives up rather than wait.
     fn is_over(&self) -> bool {
-        !self.file.blocking() || self.flags.contains(MsgFlags::DONTWAIT) || self.until.is_some_and(|until| self.task.kernel.clocks().passed(until))
+        !self.file.blocking()
+            || self.flags.contains(MsgFlags::DONTWAIT)
+            || self
+                .until
+                .is_some_and(|until| self.task.kernel.clocks().passed(until))
     }
 
     /// Waits, with what a signal makes of it: `partial` where something was moved, else it begins again.
     fn wait(&self, events: EventMask, partial: usize) -> Step {
-        let Some(queue) = self.file.queue() else { return Step::Done(Err(Errno::EAGAIN)) };
+        let Some(queue) = self.file.queue() else {
+            return Step::Done(Err(Errno::EAGAIN));
+        };
         let rule = match (partial, self.until) {
             (0, None) => OnSignal::Restart,
             (0, Some(_)) => OnSignal::Interrupt,
@@ -88,7 +97,12 @@ impl Transfer<'_> {
                 if !self.flags.contains(MsgFlags::NOSIGNAL) && socket.kind() != Kind::Datagram {
                     let sender = self.task.creds().uid.real;
                     // The thread itself is alive to take it.
-                    let _ = self.task.send(SigInfo::sent_by(Signal::SIGPIPE, SI_USER, self.task.process.pid, sender));
+                    let _ = self.task.send(SigInfo::sent_by(
+                        Signal::SIGPIPE,
+                        SI_USER,
+                        self.task.process.pid,
+                        sender,
+                    ));
                 }
                 Err(Errno::EPIPE)
             }
@@ -97,7 +111,11 @@ impl Transfer<'_> {
     }
 
     /// What goes along with a message, and where it goes.
-    fn prepare(&self, socket: &UnixSocket, header: &Msghdr) -> Result<(Parcel, Option<Arc<UnixSocket>>), Errno> {
+    fn prepare(
+        &self,
+        socket: &UnixSocket,
+        header: &Msghdr,
+    ) -> Result<(Parcel, Option<Arc<UnixSocket>>), Errno> {
         if self.flags.contains(MsgFlags::OOB) {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -108,11 +126,21 @@ impl Transfer<'_> {
         let mut to = None;
         if header.name != 0 && header.name_len > 0 {
             match socket.kind() {
-                Kind::Stream => return Err(if socket.peer_name().is_ok() { Errno::EISCONN } else { Errno::EOPNOTSUPP }),
+                Kind::Stream => {
+                    return Err(if socket.peer_name().is_ok() {
+                        Errno::EISCONN
+                    } else {
+                        Errno::EOPNOTSUPP
+                    });
+                }
                 Kind::SeqPacket => {}
                 Kind::Datagram => {
                     let len = i32::try_from(header.name_len).map_err(|_| Errno::EINVAL)?;
-                    to = Some(find(self.task, socket, &get_address(self.task, header.name, len)?)?);
+                    to = Some(find(
+                        self.task,
+                        socket,
+                        &get_address(self.task, header.name, len)?,
+                    )?);
                 }
             }
         }
@@ -123,13 +151,27 @@ impl Transfer<'_> {
     }
 
     /// Reads ancillary data: EINVAL where it is malformed, EPERM for somebody else's credentials, EBADF, ETOOMANYREFS.
-    fn control(&self, socket: &UnixSocket, header: &Msghdr, parcel: &mut Parcel) -> Result<(), Errno> {
-        let len = usize::try_from(header.control_len).ok().filter(|len| *len <= CONTROL_MAX).ok_or(Errno::ENOBUFS)?;
-        let bytes = self.task.mm().get_bytes(UserSlice { addr: header.control, len })?;
+    fn control(
+        &self,
+        socket: &UnixSocket,
+        header: &Msghdr,
+        parcel: &mut Parcel,
+    ) -> Result<(), Errno> {
+        let len = usize::try_from(header.control_len)
+            .ok()
+            .filter(|len| *len <= CONTROL_MAX)
+            .ok_or(Errno::ENOBUFS)?;
+        let bytes = self.task.mm().get_bytes(UserSlice {
+            addr: header.control,
+            len,
+        })?;
         let mut rest = &bytes[..];
         let mut files = Vec::new();
         while let Ok((head, _)) = Cmsghdr::read_from_prefix(rest) {
-            let len = usize::try_from(head.len).ok().filter(|len| (CMSG_HEAD..=rest.len()).contains(len)).ok_or(Errno::EINVAL)?;
+            let len = usize::try_from(head.len)
+                .ok()
+                .filter(|len| (CMSG_HEAD..=rest.len()).contains(len))
+                .ok_or(Errno::EINVAL)?;
             let data = &rest[CMSG_HEAD..len];
             rest = rest.get(len.next_multiple_of(8)..).unwrap_or_default();
             if head.level != SOL_SOCKET {
@@ -157,7 +199,11 @@ impl Transfer<'_> {
         if !files.is_empty() {
             let creds = self.task.creds();
             let unlimited = creds.has(Cap::SYS_RESOURCE) || creds.has(Cap::SYS_ADMIN);
-            let limit = if unlimited { u64::MAX } else { self.task.limit(Resource::Nofile) };
+            let limit = if unlimited {
+                u64::MAX
+            } else {
+                self.task.limit(Resource::Nofile)
+            };
             parcel.rights = Some(Rights::new(socket.space(), files, creds.uid.real, limit)?);
         }
         Ok(())
@@ -174,11 +220,20 @@ impl Transfer<'_> {
             return Err(Errno::EPERM);
         }
         let pid = u32::try_from(claimed.pid).map_err(|_| Errno::ESRCH)?;
-        if own || self.task.kernel.tree().lock().tasks.contains_key(&pid) { Ok(()) } else { Err(Errno::ESRCH) }
+        if own || self.task.kernel.tree().lock().tasks.contains_key(&pid) {
+            Ok(())
+        } else {
+            Err(Errno::ESRCH)
+        }
     }
 
     /// Receives one message, of which `done` bytes are there already.
-    fn receive(&self, header: &mut Msghdr, segments: &[Iovec], done: usize) -> Result<Outcome, Errno> {
+    fn receive(
+        &self,
+        header: &mut Msghdr,
+        segments: &[Iovec],
+        done: usize,
+    ) -> Result<Outcome, Errno> {
         let socket = self.socket()?;
         if self.flags.contains(MsgFlags::OOB) {
             return Err(Errno::EOPNOTSUPP);
@@ -188,14 +243,20 @@ impl Transfer<'_> {
         let mut sink = Sink::guest(mm.as_ref(), &rest);
         let room = sink.remaining();
         let mut received = Received::default();
-        let result = socket.receive(&mut sink, self.flags.contains(MsgFlags::PEEK), &mut received);
+        let result = socket.receive(
+            &mut sink,
+            self.flags.contains(MsgFlags::PEEK),
+            &mut received,
+        );
         let got = match result {
             Ok(got) => got,
             Err(Errno::EAGAIN) if !self.is_over() => return Ok(Outcome::Waits(done)),
             Err(_) if done > 0 => 0,
             Err(error) => return Err(error),
         };
-        let all = self.flags.contains(MsgFlags::WAITALL) && !self.flags.contains(MsgFlags::PEEK) && socket.kind() == Kind::Stream;
+        let all = self.flags.contains(MsgFlags::WAITALL)
+            && !self.flags.contains(MsgFlags::PEEK)
+            && socket.kind() == Kind::Stream;
         if all && got > 0 && got < room && !received.stop && !self.is_over() {
             return Ok(Outcome::Waits(done + got));
         }
@@ -216,7 +277,11 @@ impl Transfer<'_> {
 
     /// Writes the sender's address; without one its length is 0.
     fn put_name(&self, header: &mut Msghdr, name: Option<&Address>) -> Result<(), Errno> {
-        let address = if name.is_some() { Address::to_bytes(name) } else { Vec::new() };
+        let address = if name.is_some() {
+            Address::to_bytes(name)
+        } else {
+            Vec::new()
+        };
         if i32::try_from(header.name_len).is_err() {
             return Err(Errno::EINVAL);
         }
@@ -227,11 +292,31 @@ impl Transfer<'_> {
     }
 
     /// Writes what came along; what does not fit is dropped, and `MSG_CTRUNC` says so.
-    fn put_control(&self, socket: &UnixSocket, header: &mut Msghdr, received: Received) -> Result<(), Errno> {
-        let room = if header.control == 0 { 0 } else { usize::try_from(header.control_len).unwrap_or(usize::MAX).min(CONTROL_MAX) };
+    fn put_control(
+        &self,
+        socket: &UnixSocket,
+        header: &mut Msghdr,
+        received: Received,
+    ) -> Result<(), Errno> {
+        let room = if header.control == 0 {
+            0
+        } else {
+            usize::try_from(header.control_len)
+                .unwrap_or(usize::MAX)
+                .min(CONTROL_MAX)
+        };
         let mut control: Vec<u8> = Vec::new();
-        if let Some(creds) = received.creds.filter(|_| socket.options.passes_credentials()) {
-            put_piece(&mut control, room, SCM_CREDENTIALS, creds.as_bytes(), &mut header.flags);
+        if let Some(creds) = received
+            .creds
+            .filter(|_| socket.options.passes_credentials())
+        {
+            put_piece(
+                &mut control,
+                room,
+                SCM_CREDENTIALS,
+                creds.as_bytes(),
+                &mut header.flags,
+            );
         }
         if let Some(rights) = received.rights {
             let files = rights.receive();
@@ -242,7 +327,9 @@ impl Transfer<'_> {
             let mut numbers: Vec<u8> = Vec::new();
             let count = files.len();
             for file in files.into_iter().take(fit) {
-                let Ok(fd) = table.insert(file, cloexec, 0, limit) else { break };
+                let Ok(fd) = table.insert(file, cloexec, 0, limit) else {
+                    break;
+                };
                 numbers.extend(fd.to_ne_bytes());
             }
             if numbers.len() < count * size_of::<i32>() {
@@ -272,7 +359,14 @@ fn put_piece(control: &mut Vec<u8>, room: usize, kind: i32, data: &[u8], flags: 
     if cut < len {
         *flags |= MsgFlags::CTRUNC.bits();
     }
-    control.extend_from_slice(Cmsghdr { len: cut as u64, level: SOL_SOCKET, kind }.as_bytes());
+    control.extend_from_slice(
+        Cmsghdr {
+            len: cut as u64,
+            level: SOL_SOCKET,
+            kind,
+        }
+        .as_bytes(),
+    );
     control.extend_from_slice(&data[..cut - CMSG_HEAD]);
     let padded = control.len().next_multiple_of(8).min(room);
     control.resize(padded.max(control.len()), 0);
@@ -281,19 +375,37 @@ fn put_piece(control: &mut Vec<u8>, room: usize, kind: i32, data: &[u8], flags: 
 /// Where a call that was here before goes on: messages and bytes that are done.
 fn progress(state: &CallState) -> (usize, usize) {
     match state {
-        CallState::Transfer { messages, bytes, .. } => (*messages, *bytes),
+        CallState::Transfer {
+            messages, bytes, ..
+        } => (*messages, *bytes),
         _ => (0, 0),
     }
 }
 
-fn send_one(task: &Arc<Task>, fd: Fd, header: &Msghdr, segments: &[Iovec], flags: u32, state: &mut CallState) -> Result<Step, Errno> {
+fn send_one(
+    task: &Arc<Task>,
+    fd: Fd,
+    header: &Msghdr,
+    segments: &[Iovec],
+    flags: u32,
+    state: &mut CallState,
+) -> Result<Step, Errno> {
     let file = get(task, fd)?;
     let until = until(task, state, crate::net::of(&file)?.options.send_timeout());
-    let transfer = Transfer { task, file: &file, flags: MsgFlags::from_bits_retain(flags), until };
+    let transfer = Transfer {
+        task,
+        file: &file,
+        flags: MsgFlags::from_bits_retain(flags),
+        until,
+    };
     Ok(match transfer.send(header, segments, progress(state).1)? {
         Outcome::Done(done) => Step::Done(Ok(done)),
         Outcome::Waits(bytes) => {
-            *state = CallState::Transfer { messages: 0, bytes, until };
+            *state = CallState::Transfer {
+                messages: 0,
+                bytes,
+                until,
+            };
             transfer.wait(EventMask::OUT, bytes)
         }
     })
@@ -310,18 +422,33 @@ fn receive_one(
     finish: &dyn Fn(&Msghdr) -> Result<(), Errno>,
 ) -> Result<Step, Errno> {
     let file = get(task, fd)?;
-    let until = until(task, state, crate::net::of(&file)?.options.receive_timeout());
-    let transfer = Transfer { task, file: &file, flags: MsgFlags::from_bits_retain(flags), until };
-    Ok(match transfer.receive(header, segments, progress(state).1)? {
-        Outcome::Done(done) => {
-            finish(header)?;
-            Step::Done(Ok(done))
-        }
-        Outcome::Waits(bytes) => {
-            *state = CallState::Transfer { messages: 0, bytes, until };
-            transfer.wait(EventMask::IN, bytes)
-        }
-    })
+    let until = until(
+        task,
+        state,
+        crate::net::of(&file)?.options.receive_timeout(),
+    );
+    let transfer = Transfer {
+        task,
+        file: &file,
+        flags: MsgFlags::from_bits_retain(flags),
+        until,
+    };
+    Ok(
+        match transfer.receive(header, segments, progress(state).1)? {
+            Outcome::Done(done) => {
+                finish(header)?;
+                Step::Done(Ok(done))
+            }
+            Outcome::Waits(bytes) => {
+                *state = CallState::Transfer {
+                    messages: 0,
+                    bytes,
+                    until,
+                };
+                transfer.wait(EventMask::IN, bytes)
+            }
+        },
+    )
 }
 
 fn or_error(step: Result<Step, Errno>) -> Step {
@@ -329,27 +456,82 @@ fn or_error(step: Result<Step, Errno>) -> Step {
 }
 
 fn buffer(addr: u64, len: usize) -> [Iovec; 1] {
-    [Iovec { base: addr, len: len.min(MAX_MOVE) as u64 }]
+    [Iovec {
+        base: addr,
+        len: len.min(MAX_MOVE) as u64,
+    }]
 }
 
-pub(super) fn sendto(task: &Arc<Task>, fd: Fd, from: u64, len: usize, flags: u32, address: u64, address_len: i32, state: &mut CallState) -> Step {
+pub(super) fn sendto(
+    task: &Arc<Task>,
+    fd: Fd,
+    from: u64,
+    len: usize,
+    flags: u32,
+    address: u64,
+    address_len: i32,
+    state: &mut CallState,
+) -> Step {
     let name_len = if address == 0 { 0 } else { address_len };
-    let Ok(name_len) = u32::try_from(name_len) else { return Step::Done(Err(Errno::EINVAL)) };
-    let header = Msghdr { name: address, name_len, ..Msghdr::default() };
-    or_error(send_one(task, fd, &header, &buffer(from, len), flags, state))
+    let Ok(name_len) = u32::try_from(name_len) else {
+        return Step::Done(Err(Errno::EINVAL));
+    };
+    let header = Msghdr {
+        name: address,
+        name_len,
+        ..Msghdr::default()
+    };
+    or_error(send_one(
+        task,
+        fd,
+        &header,
+        &buffer(from, len),
+        flags,
+        state,
+    ))
 }
 
-pub(super) fn recvfrom(task: &Arc<Task>, fd: Fd, to: u64, len: usize, flags: u32, address: u64, address_len: UserPtr<i32>, state: &mut CallState) -> Step {
+pub(super) fn recvfrom(
+    task: &Arc<Task>,
+    fd: Fd,
+    to: u64,
+    len: usize,
+    flags: u32,
+    address: u64,
+    address_len: UserPtr<i32>,
+    state: &mut CallState,
+) -> Step {
     let mm = task.mm();
-    let name_len = if address == 0 { Ok(0) } else { mm.get(address_len).and_then(|len| u32::try_from(len).map_err(|_| Errno::EINVAL)) };
+    let name_len = if address == 0 {
+        Ok(0)
+    } else {
+        mm.get(address_len)
+            .and_then(|len| u32::try_from(len).map_err(|_| Errno::EINVAL))
+    };
     let name_len = match name_len {
         Ok(len) => len,
         Err(error) => return Step::Done(Err(error)),
     };
-    let mut header = Msghdr { name: address, name_len, ..Msghdr::default() };
-    or_error(receive_one(task, fd, &mut header, &buffer(to, len), flags, state, &|header| {
-        if address == 0 { Ok(()) } else { mm.put(address_len, &header.name_len.cast_signed()) }
-    }))
+    let mut header = Msghdr {
+        name: address,
+        name_len,
+        ..Msghdr::default()
+    };
+    or_error(receive_one(
+        task,
+        fd,
+        &mut header,
+        &buffer(to, len),
+        flags,
+        state,
+        &|header| {
+            if address == 0 {
+                Ok(())
+            } else {
+                mm.put(address_len, &header.name_len.cast_signed())
+            }
+        },
+    ))
 }
 
 /// A message's header, checked, with its segments.
@@ -375,11 +557,26 @@ fn put_header(task: &Task, at: UserPtr<Msghdr>, header: &Msghdr) -> Result<(), E
     task.mm().put(at, header)
 }
 
-pub(super) fn sendmsg(task: &Arc<Task>, fd: Fd, at: UserPtr<Msghdr>, flags: u32, state: &mut CallState) -> Step {
-    or_error(get_header(task, at).and_then(|(header, segments)| send_one(task, fd, &header, &segments, flags, state)))
+pub(super) fn sendmsg(
+    task: &Arc<Task>,
+    fd: Fd,
+    at: UserPtr<Msghdr>,
+    flags: u32,
+    state: &mut CallState,
+) -> Step {
+    or_error(
+        get_header(task, at)
+            .and_then(|(header, segments)| send_one(task, fd, &header, &segments, flags, state)),
+    )
 }
 
-pub(super) fn recvmsg(task: &Arc<Task>, fd: Fd, at: UserPtr<Msghdr>, flags: u32, state: &mut CallState) -> Step {
+pub(super) fn recvmsg(
+    task: &Arc<Task>,
+    fd: Fd,
+    at: UserPtr<Msghdr>,
+    flags: u32,
+    state: &mut CallState,
+) -> Step {
     or_error(get_header(task, at).and_then(|(mut header, segments)| {
         let name = header.name;
         receive_one(task, fd, &mut header, &segments, flags, state, &|header| {
@@ -394,16 +591,28 @@ pub(super) fn recvmsg(task: &Arc<Task>, fd: Fd, at: UserPtr<Msghdr>, flags: u32,
 
 /// The place of message `index` of a vector.
 fn message_at(vector: UserPtr<Mmsghdr>, index: usize) -> UserPtr<Mmsghdr> {
-    UserPtr::new(vector.addr().wrapping_add((index * size_of::<Mmsghdr>()) as u64))
+    UserPtr::new(
+        vector
+            .addr()
+            .wrapping_add((index * size_of::<Mmsghdr>()) as u64),
+    )
 }
 
 fn put_len(task: &Task, at: UserPtr<Mmsghdr>, len: usize) -> Result<(), Errno> {
     let addr = at.addr().wrapping_add(size_of::<Msghdr>() as u64);
-    task.mm().put(UserPtr::new(addr), &u32::try_from(len).unwrap_or(u32::MAX))
+    task.mm()
+        .put(UserPtr::new(addr), &u32::try_from(len).unwrap_or(u32::MAX))
 }
 
 /// Moves messages one after another: what was done counts, and an error only where nothing was.
-fn each(count: u32, state: &mut CallState, until: Option<Deadline>, mut one: impl FnMut(usize, usize) -> Result<Outcome, Errno>, wait: impl FnOnce(usize) -> Step, first_only: bool) -> Step {
+fn each(
+    count: u32,
+    state: &mut CallState,
+    until: Option<Deadline>,
+    mut one: impl FnMut(usize, usize) -> Result<Outcome, Errno>,
+    wait: impl FnOnce(usize) -> Step,
+    first_only: bool,
+) -> Step {
     let (mut messages, mut bytes) = progress(state);
     while messages < count.min(MESSAGES_MAX) as usize {
         match one(messages, bytes) {
@@ -413,7 +622,11 @@ fn each(count: u32, state: &mut CallState, until: Option<Deadline>, mut one: imp
             }
             Ok(Outcome::Waits(_)) if first_only && messages > 0 => break,
             Ok(Outcome::Waits(done)) => {
-                *state = CallState::Transfer { messages, bytes: done, until };
+                *state = CallState::Transfer {
+                    messages,
+                    bytes: done,
+                    until,
+                };
                 return wait(messages);
             }
             Err(_) if messages > 0 => break,
@@ -423,10 +636,22 @@ fn each(count: u32, state: &mut CallState, until: Option<Deadline>, mut one: imp
     Step::Done(Ok(messages))
 }
 
-pub(super) fn sendmmsg(task: &Arc<Task>, fd: Fd, vector: UserPtr<Mmsghdr>, count: u32, flags: u32, state: &mut CallState) -> Step {
+pub(super) fn sendmmsg(
+    task: &Arc<Task>,
+    fd: Fd,
+    vector: UserPtr<Mmsghdr>,
+    count: u32,
+    flags: u32,
+    state: &mut CallState,
+) -> Step {
     or_error(get(task, fd).and_then(|file| {
         let until = until(task, state, crate::net::of(&file)?.options.send_timeout());
-        let transfer = Transfer { task, file: &file, flags: MsgFlags::from_bits_retain(flags), until };
+        let transfer = Transfer {
+            task,
+            file: &file,
+            flags: MsgFlags::from_bits_retain(flags),
+            until,
+        };
         let one = |index, done| {
             let at = message_at(vector, index);
             let (header, segments) = get_header(task, at.cast())?;
@@ -436,11 +661,26 @@ pub(super) fn sendmmsg(task: &Arc<Task>, fd: Fd, vector: UserPtr<Mmsghdr>, count
             }
             Ok(outcome)
         };
-        Ok(each(count, state, until, one, |done| transfer.wait(EventMask::OUT, done), false))
+        Ok(each(
+            count,
+            state,
+            until,
+            one,
+            |done| transfer.wait(EventMask::OUT, done),
+            false,
+        ))
     }))
 }
 
-pub(super) fn recvmmsg(task: &Arc<Task>, fd: Fd, vector: UserPtr<Mmsghdr>, count: u32, flags: u32, timeout: UserPtr<Timespec>, state: &mut CallState) -> Step {
+pub(super) fn recvmmsg(
+    task: &Arc<Task>,
+    fd: Fd,
+    vector: UserPtr<Mmsghdr>,
+    count: u32,
+    flags: u32,
+    timeout: UserPtr<Timespec>,
+    state: &mut CallState,
+) -> Step {
     or_error(get(task, fd).and_then(|file| {
         let socket = crate::net::of(&file)?;
         let limit = match timeout.non_null() {
@@ -453,7 +693,12 @@ pub(super) fn recvmmsg(task: &Arc<Task>, fd: Fd, vector: UserPtr<Mmsghdr>, count
             _ => until(task, state, socket.options.receive_timeout()),
         };
         let flags = MsgFlags::from_bits_retain(flags);
-        let transfer = Transfer { task, file: &file, flags, until };
+        let transfer = Transfer {
+            task,
+            file: &file,
+            flags,
+            until,
+        };
         let one = |index, done| {
             let at = message_at(vector, index);
             let (mut header, segments) = get_header(task, at.cast())?;
@@ -464,6 +709,13 @@ pub(super) fn recvmmsg(task: &Arc<Task>, fd: Fd, vector: UserPtr<Mmsghdr>, count
             }
             Ok(outcome)
         };
-        Ok(each(count, state, until, one, |done| transfer.wait(EventMask::IN, done), flags.contains(MsgFlags::WAITFORONE)))
+        Ok(each(
+            count,
+            state,
+            until,
+            one,
+            |done| transfer.wait(EventMask::IN, done),
+            flags.contains(MsgFlags::WAITFORONE),
+        ))
     }))
 }

@@ -6,8 +6,8 @@ use abi::{Errno, UserPtr};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::task::Task;
-use abi::cap::Cap;
 use crate::time::Clock;
+use abi::cap::Cap;
 
 /// The release that programs are told of: that of the Linux whose ABI this follows.
 pub(super) const RELEASE: &str = crate::fs::proc::RELEASE;
@@ -18,7 +18,10 @@ pub(super) fn uname(task: &Arc<Task>, to: UserPtr<[u8; 390]>) -> Result<(), Errn
     let mut out = [0; 390];
     let host = task.kernel.hostname.lock().clone();
     let domain = task.kernel.domainname.lock().clone();
-    for (field, text) in out.chunks_exact_mut(65).zip(["Linux", &host, RELEASE, VERSION, "x86_64", &domain]) {
+    for (field, text) in out
+        .chunks_exact_mut(65)
+        .zip(["Linux", &host, RELEASE, VERSION, "x86_64", &domain])
+    {
         let len = text.len().min(64);
         field[..len].copy_from_slice(&text.as_bytes()[..len]);
     }
@@ -29,7 +32,10 @@ fn new_name(task: &Arc<Task>, from: u64, len: i32) -> Result<String, Errno> {
     if !task.creds().has(Cap::SYS_ADMIN) {
         return Err(Errno::EPERM);
     }
-    let len = usize::try_from(len).ok().filter(|len| *len <= 64).ok_or(Errno::EINVAL)?;
+    let len = usize::try_from(len)
+        .ok()
+        .filter(|len| *len <= 64)
+        .ok_or(Errno::EINVAL)?;
     let name = task.mm().get_bytes(abi::UserSlice { addr: from, len })?;
     Ok(String::from_utf8_lossy(&name).into_owned())
 }
@@ -97,7 +103,11 @@ pub(super) fn getrandom(task: &Arc<Task>, to: u64, len: usize, flags: u32) -> Re
     while done < len {
         let part = buffer.len().min(len - done);
         host::machine::fill_random(&mut buffer[..part])?;
-        match crate::io::GuestMemory::copy_out(mm.as_ref(), to.wrapping_add(done as u64), &buffer[..part]) {
+        match crate::io::GuestMemory::copy_out(
+            mm.as_ref(),
+            to.wrapping_add(done as u64),
+            &buffer[..part],
+        ) {
             Ok(put) if put == part => done += put,
             Ok(put) => return Ok(done + put),
             Err(error) if done == 0 => return Err(error),
@@ -107,7 +117,12 @@ pub(super) fn getrandom(task: &Arc<Task>, to: u64, len: usize, flags: u32) -> Re
     Ok(done)
 }
 
-pub(super) fn getcpu(task: &Arc<Task>, cpu: UserPtr<u32>, node: UserPtr<u32>, _cache: u64) -> Result<(), Errno> {
+pub(super) fn getcpu(
+    task: &Arc<Task>,
+    cpu: UserPtr<u32>,
+    node: UserPtr<u32>,
+    _cache: u64,
+) -> Result<(), Errno> {
     let mm = task.mm();
     mm.put_opt(cpu, &0)?;
     mm.put_opt(node, &0)
@@ -123,10 +138,21 @@ fn named(task: &Arc<Task>, pid: i32) -> Result<Arc<Task>, Errno> {
         return Ok(Arc::clone(task));
     }
     let pid = u32::try_from(pid).map_err(|_| Errno::EINVAL)?;
-    task.kernel.tree().lock().tasks.get(&pid).cloned().ok_or(Errno::ESRCH)
+    task.kernel
+        .tree()
+        .lock()
+        .tasks
+        .get(&pid)
+        .cloned()
+        .ok_or(Errno::ESRCH)
 }
 
-pub(super) fn sched_getaffinity(task: &Arc<Task>, pid: i32, size: usize, to: UserPtr<u8>) -> Result<usize, Errno> {
+pub(super) fn sched_getaffinity(
+    task: &Arc<Task>,
+    pid: i32,
+    size: usize,
+    to: UserPtr<u8>,
+) -> Result<usize, Errno> {
     named(task, pid).map_err(|_| Errno::ESRCH)?;
     let cpus = task.kernel.limits().cpus.clamp(1, 1024);
     let need = (cpus as usize).div_ceil(64) * 8;
@@ -141,11 +167,22 @@ pub(super) fn sched_getaffinity(task: &Arc<Task>, pid: i32, size: usize, to: Use
     Ok(need)
 }
 
-pub(super) fn sched_setaffinity(task: &Arc<Task>, pid: i32, size: usize, from: UserPtr<u8>) -> Result<(), Errno> {
+pub(super) fn sched_setaffinity(
+    task: &Arc<Task>,
+    pid: i32,
+    size: usize,
+    from: UserPtr<u8>,
+) -> Result<(), Errno> {
     named(task, pid).map_err(|_| Errno::ESRCH)?;
     let cpus = task.kernel.limits().cpus.clamp(1, 1024) as usize;
-    let mask = task.mm().get_bytes(abi::UserSlice { addr: from.addr(), len: size.min(128) })?;
-    let any = (0..cpus).any(|cpu| mask.get(cpu / 8).is_some_and(|byte| byte & (1 << (cpu % 8)) != 0));
+    let mask = task.mm().get_bytes(abi::UserSlice {
+        addr: from.addr(),
+        len: size.min(128),
+    })?;
+    let any = (0..cpus).any(|cpu| {
+        mask.get(cpu / 8)
+            .is_some_and(|byte| byte & (1 << (cpu % 8)) != 0)
+    });
     if any { Ok(()) } else { Err(Errno::EINVAL) }
 }
 
@@ -154,7 +191,12 @@ pub(super) fn sched_getscheduler(task: &Arc<Task>, pid: i32) -> Result<usize, Er
     Ok(0)
 }
 
-pub(super) fn sched_setscheduler(task: &Arc<Task>, pid: i32, policy: i32, param: UserPtr<i32>) -> Result<(), Errno> {
+pub(super) fn sched_setscheduler(
+    task: &Arc<Task>,
+    pid: i32,
+    policy: i32,
+    param: UserPtr<i32>,
+) -> Result<(), Errno> {
     named(task, pid)?;
     let priority = task.mm().get(param)?;
     match policy & !0x4000_0000 {
@@ -171,7 +213,11 @@ pub(super) fn sched_getparam(task: &Arc<Task>, pid: i32, to: UserPtr<i32>) -> Re
 
 pub(super) fn sched_setparam(task: &Arc<Task>, pid: i32, from: UserPtr<i32>) -> Result<(), Errno> {
     named(task, pid)?;
-    if task.mm().get(from)? == 0 { Ok(()) } else { Err(Errno::EINVAL) }
+    if task.mm().get(from)? == 0 {
+        Ok(())
+    } else {
+        Err(Errno::EINVAL)
+    }
 }
 
 pub(super) fn sched_get_priority_max(_: &Arc<Task>, policy: i32) -> Result<usize, Errno> {
@@ -192,14 +238,22 @@ pub(super) fn sched_get_priority_min(_: &Arc<Task>, policy: i32) -> Result<usize
 
 pub(super) fn getpriority(_: &Arc<Task>, which: u32, _who: i32) -> Result<usize, Errno> {
     // The kernel's form: 20 minus the nice value.
-    if which > 2 { Err(Errno::EINVAL) } else { Ok(20) }
+    if which > 2 {
+        Err(Errno::EINVAL)
+    } else {
+        Ok(20)
+    }
 }
 
 pub(super) fn setpriority(task: &Arc<Task>, which: u32, _who: i32, nice: i32) -> Result<(), Errno> {
     if which > 2 {
         return Err(Errno::EINVAL);
     }
-    if nice < 0 && !task.creds().has(Cap::SYS_NICE) { Err(Errno::EACCES) } else { Ok(()) }
+    if nice < 0 && !task.creds().has(Cap::SYS_NICE) {
+        Err(Errno::EACCES)
+    } else {
+        Ok(())
+    }
 }
 
 pub(super) fn personality(_: &Arc<Task>, to: u32) -> Result<usize, Errno> {

@@ -44,7 +44,14 @@ pub(crate) fn dispatch(task: &Arc<Task>, call: &mut Call) -> Step {
     let Some(row) = table::row(call.number) else {
         task.kernel.log_unimplemented(call.number);
         if task.kernel.strace {
-            print(task, &format!("syscall_{}", call.number), &call.args, 6, None, Err(Errno::ENOSYS));
+            print(
+                task,
+                &format!("syscall_{}", call.number),
+                &call.args,
+                6,
+                None,
+                Err(Errno::ENOSYS),
+            );
         }
         return Step::Done(Err(Errno::ENOSYS));
     };
@@ -64,14 +71,31 @@ fn trace(task: &Arc<Task>, row: &table::Row, call: &Call, first: bool, step: &St
     let shown = || (row.show)(task, &call.args);
     match step {
         Step::Done(result) => print(task, row.name, &call.args, 0, Some(shown()), *result),
-        Step::Wait(_) if first => host::log::line(&format!("[{:5}] {}({}) ...", task.tid(), row.name, shown())),
-        Step::NoReturn | Step::Gone => host::log::line(&format!("[{:5}] {}({}) = ?", task.tid(), row.name, shown())),
+        Step::Wait(_) if first => {
+            host::log::line(&format!("[{:5}] {}({}) ...", task.tid(), row.name, shown()))
+        }
+        Step::NoReturn | Step::Gone => {
+            host::log::line(&format!("[{:5}] {}({}) = ?", task.tid(), row.name, shown()))
+        }
         Step::Wait(_) | Step::Atomic { .. } => {}
     }
 }
 
-fn print(task: &Arc<Task>, name: &str, args: &[u64; 6], arity: usize, shown: Option<String>, result: Result<usize, Errno>) {
-    let shown = shown.unwrap_or_else(|| args[..arity].iter().map(|arg| format!("{arg:#x}")).collect::<Vec<_>>().join(", "));
+fn print(
+    task: &Arc<Task>,
+    name: &str,
+    args: &[u64; 6],
+    arity: usize,
+    shown: Option<String>,
+    result: Result<usize, Errno>,
+) {
+    let shown = shown.unwrap_or_else(|| {
+        args[..arity]
+            .iter()
+            .map(|arg| format!("{arg:#x}"))
+            .collect::<Vec<_>>()
+            .join(", ")
+    });
     let result = match result {
         Ok(value) if value > 0xffff_ffff => format!("{value:#x}"),
         Ok(value) => value.to_string(),

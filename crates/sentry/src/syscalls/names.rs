@@ -61,8 +61,19 @@ pub(super) fn with_path<R>(
     let path = task.mm().get_path(path)?;
     let fs = task.fs();
     let creds = task.creds();
-    let dirfd = if dirfd.0 == abi::fs::AT_FDCWD || path.starts_with(b"/") { None } else { Some(task.files().get(dirfd.0)?) };
-    with(&PathCx { fs: &fs, creds: &creds, dirfd }, &path)
+    let dirfd = if dirfd.0 == abi::fs::AT_FDCWD || path.starts_with(b"/") {
+        None
+    } else {
+        Some(task.files().get(dirfd.0)?)
+    };
+    with(
+        &PathCx {
+            fs: &fs,
+            creds: &creds,
+            dirfd,
+        },
+        &path,
+    )
 }
 
 /// The current directory.
@@ -75,12 +86,16 @@ fn with_paths<R>(
     to: (Fd, UserCStr),
     with: impl FnOnce(&PathCx<'_>, &[u8], &PathCx<'_>, &[u8]) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
-    with_path(task, from.0, from.1, |from_cx, from| with_path(task, to.0, to.1, |to_cx, to| with(from_cx, from, to_cx, to)))
+    with_path(task, from.0, from.1, |from_cx, from| {
+        with_path(task, to.0, to.1, |to_cx, to| with(from_cx, from, to_cx, to))
+    })
 }
 
 /// Flags of an `*at` call; EINVAL where one is not among those it takes.
 pub(super) fn at_flags(raw: u32, allowed: AtFlags) -> Result<AtFlags, Errno> {
-    AtFlags::from_bits(raw).filter(|flags| allowed.contains(*flags)).ok_or(Errno::EINVAL)
+    AtFlags::from_bits(raw)
+        .filter(|flags| allowed.contains(*flags))
+        .ok_or(Errno::EINVAL)
 }
 
 fn mkdir(task: &Arc<Task>, path: UserCStr, mode: u32) -> Result<(), Errno> {
@@ -88,21 +103,31 @@ fn mkdir(task: &Arc<Task>, path: UserCStr, mode: u32) -> Result<(), Errno> {
 }
 
 fn mkdirat(task: &Arc<Task>, dirfd: Fd, path: UserCStr, mode: u32) -> Result<(), Errno> {
-    with_path(task, dirfd, path, |cx, path| task.kernel.vfs().mkdir(cx, path, mode))
+    with_path(task, dirfd, path, |cx, path| {
+        task.kernel.vfs().mkdir(cx, path, mode)
+    })
 }
 
 fn rmdir(task: &Arc<Task>, path: UserCStr) -> Result<(), Errno> {
-    with_path(task, CWD, path, |cx, path| task.kernel.vfs().rmdir(cx, path))
+    with_path(task, CWD, path, |cx, path| {
+        task.kernel.vfs().rmdir(cx, path)
+    })
 }
 
 fn unlink(task: &Arc<Task>, path: UserCStr) -> Result<(), Errno> {
-    with_path(task, CWD, path, |cx, path| task.kernel.vfs().unlink(cx, path))
+    with_path(task, CWD, path, |cx, path| {
+        task.kernel.vfs().unlink(cx, path)
+    })
 }
 
 fn unlinkat(task: &Arc<Task>, dirfd: Fd, path: UserCStr, flags: u32) -> Result<(), Errno> {
     let flags = at_flags(flags, AtFlags::REMOVEDIR)?;
     with_path(task, dirfd, path, |cx, path| {
-        if flags.contains(AtFlags::REMOVEDIR) { task.kernel.vfs().rmdir(cx, path) } else { task.kernel.vfs().unlink(cx, path) }
+        if flags.contains(AtFlags::REMOVEDIR) {
+            task.kernel.vfs().rmdir(cx, path)
+        } else {
+            task.kernel.vfs().unlink(cx, path)
+        }
     })
 }
 
@@ -110,26 +135,52 @@ fn rename(task: &Arc<Task>, from: UserCStr, to: UserCStr) -> Result<(), Errno> {
     renameat2(task, CWD, from, CWD, to, 0)
 }
 
-fn renameat(task: &Arc<Task>, from_dir: Fd, from: UserCStr, to_dir: Fd, to: UserCStr) -> Result<(), Errno> {
+fn renameat(
+    task: &Arc<Task>,
+    from_dir: Fd,
+    from: UserCStr,
+    to_dir: Fd,
+    to: UserCStr,
+) -> Result<(), Errno> {
     renameat2(task, from_dir, from, to_dir, to, 0)
 }
 
-fn renameat2(task: &Arc<Task>, from_dir: Fd, from: UserCStr, to_dir: Fd, to: UserCStr, flags: u32) -> Result<(), Errno> {
+fn renameat2(
+    task: &Arc<Task>,
+    from_dir: Fd,
+    from: UserCStr,
+    to_dir: Fd,
+    to: UserCStr,
+    flags: u32,
+) -> Result<(), Errno> {
     let flags = RenameFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
-    with_paths(task, (from_dir, from), (to_dir, to), |from_cx, from, to_cx, to| {
-        task.kernel.vfs().rename(from_cx, from, to_cx, to, flags)
-    })
+    with_paths(
+        task,
+        (from_dir, from),
+        (to_dir, to),
+        |from_cx, from, to_cx, to| task.kernel.vfs().rename(from_cx, from, to_cx, to, flags),
+    )
 }
 
 fn link(task: &Arc<Task>, from: UserCStr, to: UserCStr) -> Result<(), Errno> {
     linkat(task, CWD, from, CWD, to, 0)
 }
 
-fn linkat(task: &Arc<Task>, from_dir: Fd, from: UserCStr, to_dir: Fd, to: UserCStr, flags: u32) -> Result<(), Errno> {
+fn linkat(
+    task: &Arc<Task>,
+    from_dir: Fd,
+    from: UserCStr,
+    to_dir: Fd,
+    to: UserCStr,
+    flags: u32,
+) -> Result<(), Errno> {
     let flags = at_flags(flags, AtFlags::SYMLINK_FOLLOW | AtFlags::EMPTY_PATH)?;
-    with_paths(task, (from_dir, from), (to_dir, to), |from_cx, from, to_cx, to| {
-        task.kernel.vfs().link(from_cx, from, to_cx, to, flags)
-    })
+    with_paths(
+        task,
+        (from_dir, from),
+        (to_dir, to),
+        |from_cx, from, to_cx, to| task.kernel.vfs().link(from_cx, from, to_cx, to, flags),
+    )
 }
 
 fn symlink(task: &Arc<Task>, target: UserCStr, path: UserCStr) -> Result<(), Errno> {
@@ -138,7 +189,9 @@ fn symlink(task: &Arc<Task>, target: UserCStr, path: UserCStr) -> Result<(), Err
 
 fn symlinkat(task: &Arc<Task>, target: UserCStr, dirfd: Fd, path: UserCStr) -> Result<(), Errno> {
     let target = task.mm().get_path(target)?;
-    with_path(task, dirfd, path, |cx, path| task.kernel.vfs().symlink(cx, &target, path))
+    with_path(task, dirfd, path, |cx, path| {
+        task.kernel.vfs().symlink(cx, &target, path)
+    })
 }
 
 fn mknod(task: &Arc<Task>, path: UserCStr, mode: u32, dev: u32) -> Result<(), Errno> {
@@ -146,16 +199,29 @@ fn mknod(task: &Arc<Task>, path: UserCStr, mode: u32, dev: u32) -> Result<(), Er
 }
 
 fn mknodat(task: &Arc<Task>, dirfd: Fd, path: UserCStr, mode: u32, dev: u32) -> Result<(), Errno> {
-    with_path(task, dirfd, path, |cx, path| task.kernel.vfs().mknod(cx, path, mode, u64::from(dev)))
+    with_path(task, dirfd, path, |cx, path| {
+        task.kernel.vfs().mknod(cx, path, mode, u64::from(dev))
+    })
 }
 
 fn readlink(task: &Arc<Task>, path: UserCStr, to: UserPtr<u8>, size: i32) -> Result<usize, Errno> {
     readlinkat(task, CWD, path, to, size)
 }
 
-fn readlinkat(task: &Arc<Task>, dirfd: Fd, path: UserCStr, to: UserPtr<u8>, size: i32) -> Result<usize, Errno> {
-    let size = usize::try_from(size).ok().filter(|size| *size > 0).ok_or(Errno::EINVAL)?;
-    let target = with_path(task, dirfd, path, |cx, path| task.kernel.vfs().readlink(cx, path))?;
+fn readlinkat(
+    task: &Arc<Task>,
+    dirfd: Fd,
+    path: UserCStr,
+    to: UserPtr<u8>,
+    size: i32,
+) -> Result<usize, Errno> {
+    let size = usize::try_from(size)
+        .ok()
+        .filter(|size| *size > 0)
+        .ok_or(Errno::EINVAL)?;
+    let target = with_path(task, dirfd, path, |cx, path| {
+        task.kernel.vfs().readlink(cx, path)
+    })?;
     let len = target.len().min(size);
     task.mm().write(to.addr(), &target[..len])?;
     Ok(len)
@@ -230,7 +296,9 @@ fn getcwd(task: &Arc<Task>, to: UserPtr<u8>, size: usize) -> Result<usize, Errno
 }
 
 fn chdir(task: &Arc<Task>, path: UserCStr) -> Result<(), Errno> {
-    with_path(task, CWD, path, |cx, path| task.kernel.vfs().chdir(cx, path))
+    with_path(task, CWD, path, |cx, path| {
+        task.kernel.vfs().chdir(cx, path)
+    })
 }
 
 fn fchdir(task: &Arc<Task>, fd: Fd) -> Result<(), Errno> {
@@ -239,24 +307,43 @@ fn fchdir(task: &Arc<Task>, fd: Fd) -> Result<(), Errno> {
 }
 
 fn chroot(task: &Arc<Task>, path: UserCStr) -> Result<(), Errno> {
-    with_path(task, CWD, path, |cx, path| task.kernel.vfs().chroot(cx, path))
+    with_path(task, CWD, path, |cx, path| {
+        task.kernel.vfs().chroot(cx, path)
+    })
 }
 
 fn umask(task: &Arc<Task>, mask: u32) -> Result<u32, Errno> {
     Ok(task.fs().set_umask(mask))
 }
 
-fn mount(task: &Arc<Task>, source: UserCStr, target: UserCStr, kind: UserCStr, flags: u64, data: UserCStr) -> Result<(), Errno> {
+fn mount(
+    task: &Arc<Task>,
+    source: UserCStr,
+    target: UserCStr,
+    kind: UserCStr,
+    flags: u64,
+    data: UserCStr,
+) -> Result<(), Errno> {
     const REMOUNT: u64 = 32;
     const BIND: u64 = 4096;
     const MOVE: u64 = 8192;
     const PROPAGATION: u64 = 1 << 17 | 1 << 18 | 1 << 19 | 1 << 20;
     const MAGIC: u64 = 0xc0ed_0000;
-    let flags = if flags & 0xffff_0000 == MAGIC { flags & 0xffff } else { flags };
+    let flags = if flags & 0xffff_0000 == MAGIC {
+        flags & 0xffff
+    } else {
+        flags
+    };
     let kept = MountFlags::from_bits_truncate(flags);
     let vfs = task.kernel.vfs();
     let mm = task.mm();
-    let optional = |text: UserCStr| if text.0 == 0 { Ok(Vec::new()) } else { mm.get_path(text) };
+    let optional = |text: UserCStr| {
+        if text.0 == 0 {
+            Ok(Vec::new())
+        } else {
+            mm.get_path(text)
+        }
+    };
     let (source, kind) = (optional(source)?, optional(kind)?);
     with_path(task, CWD, target, |cx, path| {
         let place = vfs.resolve(cx, path, true, ResolveFlags::empty())?;
@@ -285,7 +372,10 @@ fn mount(task: &Arc<Task>, source: UserCStr, target: UserCStr, kind: UserCStr, f
         }
         let data = optional(data)?;
         let fs = crate::fs::root::new_file_system(&task.kernel, &kind, &data)?;
-        vfs.mount(&crate::vfs::Mount::of(fs, kept, &String::from_utf8_lossy(&source)), place)
+        vfs.mount(
+            &crate::vfs::Mount::of(fs, kept, &String::from_utf8_lossy(&source)),
+            place,
+        )
     })
 }
 

@@ -90,19 +90,30 @@ fn milliseconds(timeout: i32) -> Option<i64> {
 
 fn timespec(task: &Arc<Task>, from: UserPtr<Timespec>) -> Result<Option<i64>, Errno> {
     match from.non_null() {
-        Some(from) => task.mm().get(from)?.to_nanos().ok_or(Errno::EINVAL).map(Some),
+        Some(from) => task
+            .mm()
+            .get(from)?
+            .to_nanos()
+            .ok_or(Errno::EINVAL)
+            .map(Some),
         None => Ok(None),
     }
 }
 
 fn timeval(task: &Arc<Task>, from: UserPtr<Timeval>) -> Result<Option<i64>, Errno> {
-    let Some(from) = from.non_null() else { return Ok(None) };
+    let Some(from) = from.non_null() else {
+        return Ok(None);
+    };
     let time = task.mm().get(from)?;
     if time.sec < 0 || time.usec < 0 {
         return Err(Errno::EINVAL);
     }
     // More than a second's microseconds is what it says (select(2) normalizes).
-    Ok(Some(time.sec.saturating_mul(1_000_000_000).saturating_add(time.usec.saturating_mul(1000))))
+    Ok(Some(
+        time.sec
+            .saturating_mul(1_000_000_000)
+            .saturating_add(time.usec.saturating_mul(1000)),
+    ))
 }
 
 /// Where the time that is left is to be written when the call ends.
@@ -148,7 +159,12 @@ fn finish(task: &Task, look: Look, deadline: Option<Deadline>, left: Left) -> St
                 // Written now, since an interruption does not come back here.
                 left.write(task, deadline);
             }
-            Step::Wait(Wait { queues, deadline, on_signal: OnSignal::RestartNoHandler, exclusive: false })
+            Step::Wait(Wait {
+                queues,
+                deadline,
+                on_signal: OnSignal::RestartNoHandler,
+                exclusive: false,
+            })
         }
     }
 }
@@ -168,7 +184,14 @@ fn poll_files(task: &Arc<Task>, at: UserPtr<u8>, count: u32) -> Result<Look, Err
     }
     let mm = task.mm();
     let files = task.files();
-    let mut list = vec![PollFd { fd: -1, events: 0, found: 0 }; count as usize];
+    let mut list = vec![
+        PollFd {
+            fd: -1,
+            events: 0,
+            found: 0
+        };
+        count as usize
+    ];
     if count > 0 {
         mm.read(at.addr(), list.as_mut_bytes())?;
     }
@@ -179,7 +202,8 @@ fn poll_files(task: &Arc<Task>, at: UserPtr<u8>, count: u32) -> Result<Look, Err
         if one.fd < 0 {
             continue;
         }
-        let events = EventMask::from_bits_truncate(u32::from(one.events)) | EventMask::ERR | EventMask::HUP;
+        let events =
+            EventMask::from_bits_truncate(u32::from(one.events)) | EventMask::ERR | EventMask::HUP;
         let ready = match files.get_file(one.fd) {
             Ok(file) => {
                 let ready = ready(task, &file) & events;
@@ -198,20 +222,38 @@ fn poll_files(task: &Arc<Task>, at: UserPtr<u8>, count: u32) -> Result<Look, Err
     if found > 0 {
         answer(task, at, list.iter().map(|one| one.found))?;
     }
-    Ok(if found > 0 { Look::Ready(found) } else { Look::None(queues) })
+    Ok(if found > 0 {
+        Look::Ready(found)
+    } else {
+        Look::None(queues)
+    })
 }
 
 /// Writes the answers of poll(2), and them alone.
-fn answer(task: &Arc<Task>, at: UserPtr<u8>, found: impl Iterator<Item = u16>) -> Result<(), Errno> {
+fn answer(
+    task: &Arc<Task>,
+    at: UserPtr<u8>,
+    found: impl Iterator<Item = u16>,
+) -> Result<(), Errno> {
     let mm = task.mm();
     for (index, found) in found.enumerate() {
-        mm.put(UserPtr::new(at.addr().wrapping_add(8 * index as u64 + 6)), &found)?;
+        mm.put(
+            UserPtr::new(at.addr().wrapping_add(8 * index as u64 + 6)),
+            &found,
+        )?;
     }
     Ok(())
 }
 
-fn poll_until(task: &Arc<Task>, at: UserPtr<u8>, count: u32, deadline: Result<Option<Deadline>, Errno>, left: Left) -> Step {
-    let looked = deadline.and_then(|deadline| poll_files(task, at, count).map(|look| (deadline, look)));
+fn poll_until(
+    task: &Arc<Task>,
+    at: UserPtr<u8>,
+    count: u32,
+    deadline: Result<Option<Deadline>, Errno>,
+    left: Left,
+) -> Step {
+    let looked =
+        deadline.and_then(|deadline| poll_files(task, at, count).map(|look| (deadline, look)));
     match looked {
         Ok((deadline, look)) => {
             let step = finish(task, look, deadline, left);
@@ -226,7 +268,13 @@ fn poll_until(task: &Arc<Task>, at: UserPtr<u8>, count: u32, deadline: Result<Op
     }
 }
 
-fn poll(task: &Arc<Task>, at: UserPtr<u8>, count: u32, timeout: i32, state: &mut CallState) -> Step {
+fn poll(
+    task: &Arc<Task>,
+    at: UserPtr<u8>,
+    count: u32,
+    timeout: i32,
+    state: &mut CallState,
+) -> Step {
     let deadline = begin(task, state, None, || Ok(milliseconds(timeout)));
     poll_until(task, at, count, deadline, Left::Nowhere)
 }
@@ -246,14 +294,27 @@ fn ppoll(
 
 /// What the three sets of select(2) ask for.
 const SETS: [EventMask; 3] = [
-    EventMask::IN.union(EventMask::RDNORM).union(EventMask::RDBAND).union(EventMask::HUP).union(EventMask::ERR),
-    EventMask::OUT.union(EventMask::WRNORM).union(EventMask::WRBAND).union(EventMask::ERR),
+    EventMask::IN
+        .union(EventMask::RDNORM)
+        .union(EventMask::RDBAND)
+        .union(EventMask::HUP)
+        .union(EventMask::ERR),
+    EventMask::OUT
+        .union(EventMask::WRNORM)
+        .union(EventMask::WRBAND)
+        .union(EventMask::ERR),
     EventMask::PRI,
 ];
 
-fn select_files(task: &Arc<Task>, count: i32, sets: [u64; 3]) -> Result<(Look, [Vec<u64>; 3]), Errno> {
+fn select_files(
+    task: &Arc<Task>,
+    count: i32,
+    sets: [u64; 3],
+) -> Result<(Look, [Vec<u64>; 3]), Errno> {
     let files = task.files();
-    let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?.min(files.size());
+    let count = usize::try_from(count)
+        .map_err(|_| Errno::EINVAL)?
+        .min(files.size());
     let words = count.div_ceil(64);
     let mm = task.mm();
     let mut asked = [vec![0u64; words], vec![0u64; words], vec![0u64; words]];
@@ -285,11 +346,25 @@ fn select_files(task: &Arc<Task>, count: i32, sets: [u64; 3]) -> Result<(Look, [
             watch(task, &file, events, &mut queues);
         }
     }
-    Ok((if found > 0 { Look::Ready(found) } else { Look::None(queues) }, answers))
+    Ok((
+        if found > 0 {
+            Look::Ready(found)
+        } else {
+            Look::None(queues)
+        },
+        answers,
+    ))
 }
 
-fn select_until(task: &Arc<Task>, count: i32, sets: [u64; 3], deadline: Result<Option<Deadline>, Errno>, left: Left) -> Step {
-    let looked = deadline.and_then(|deadline| select_files(task, count, sets).map(|looked| (deadline, looked)));
+fn select_until(
+    task: &Arc<Task>,
+    count: i32,
+    sets: [u64; 3],
+    deadline: Result<Option<Deadline>, Errno>,
+    left: Left,
+) -> Step {
+    let looked = deadline
+        .and_then(|deadline| select_files(task, count, sets).map(|looked| (deadline, looked)));
     let (deadline, (look, answers)) = match looked {
         Ok(looked) => looked,
         Err(error) => return Step::Done(Err(error)),
@@ -309,9 +384,23 @@ fn select_until(task: &Arc<Task>, count: i32, sets: [u64; 3], deadline: Result<O
     step
 }
 
-fn select(task: &Arc<Task>, count: i32, reads: u64, writes: u64, others: u64, timeout: UserPtr<Timeval>, state: &mut CallState) -> Step {
+fn select(
+    task: &Arc<Task>,
+    count: i32,
+    reads: u64,
+    writes: u64,
+    others: u64,
+    timeout: UserPtr<Timeval>,
+    state: &mut CallState,
+) -> Step {
     let deadline = begin(task, state, None, || timeval(task, timeout));
-    select_until(task, count, [reads, writes, others], deadline, Left::Timeval(timeout))
+    select_until(
+        task,
+        count,
+        [reads, writes, others],
+        deadline,
+        Left::Timeval(timeout),
+    )
 }
 
 #[allow(clippy::too_many_arguments, reason = "the call has six")]
@@ -333,17 +422,30 @@ fn pselect6(
         None => None,
     };
     let deadline = begin(task, state, mask, || timespec(task, timeout));
-    select_until(task, count, [reads, writes, others], deadline, Left::Timespec(timeout))
+    select_until(
+        task,
+        count,
+        [reads, writes, others],
+        deadline,
+        Left::Timespec(timeout),
+    )
 }
 
 /// Gives a new file a descriptor.
 fn insert(task: &Arc<Task>, file: Arc<OpenFile>, flags: OpenFlags) -> Result<i32, Errno> {
-    task.files().insert(file, flags.contains(OpenFlags::CLOEXEC), 0, task.limit(Resource::Nofile))
+    task.files().insert(
+        file,
+        flags.contains(OpenFlags::CLOEXEC),
+        0,
+        task.limit(Resource::Nofile),
+    )
 }
 
 /// `*_CLOEXEC` and `*_NONBLOCK` of the calls that make files; EINVAL for others.
 fn new_flags(flags: u32) -> Result<OpenFlags, Errno> {
-    OpenFlags::from_bits(flags).filter(|flags| (OpenFlags::CLOEXEC | OpenFlags::NONBLOCK).contains(*flags)).ok_or(Errno::EINVAL)
+    OpenFlags::from_bits(flags)
+        .filter(|flags| (OpenFlags::CLOEXEC | OpenFlags::NONBLOCK).contains(*flags))
+        .ok_or(Errno::EINVAL)
 }
 
 fn epoll_create(task: &Arc<Task>, size: i32) -> Result<i32, Errno> {
@@ -354,12 +456,25 @@ fn epoll_create(task: &Arc<Task>, size: i32) -> Result<i32, Errno> {
 }
 
 fn epoll_create1(task: &Arc<Task>, flags: u32) -> Result<i32, Errno> {
-    let flags = new_flags(flags).ok().filter(|flags| OpenFlags::CLOEXEC.contains(*flags)).ok_or(Errno::EINVAL)?;
+    let flags = new_flags(flags)
+        .ok()
+        .filter(|flags| OpenFlags::CLOEXEC.contains(*flags))
+        .ok_or(Errno::EINVAL)?;
     insert(task, epoll::epoll(), flags)
 }
 
-fn epoll_ctl(task: &Arc<Task>, instance: Fd, operation: i32, fd: Fd, event: UserPtr<EpollEvent>) -> Result<(), Errno> {
-    let event = if operation == EPOLL_CTL_DEL { EpollEvent::default() } else { task.mm().get(event)? };
+fn epoll_ctl(
+    task: &Arc<Task>,
+    instance: Fd,
+    operation: i32,
+    fd: Fd,
+    event: UserPtr<EpollEvent>,
+) -> Result<(), Errno> {
+    let event = if operation == EPOLL_CTL_DEL {
+        EpollEvent::default()
+    } else {
+        task.mm().get(event)?
+    };
     let instance = get(task, instance)?;
     let file = get(task, fd)?;
     if !file.ops().pollable() {
@@ -374,10 +489,19 @@ fn epoll_ctl(task: &Arc<Task>, instance: Fd, operation: i32, fd: Fd, event: User
     }
 }
 
-fn wait_for_events(task: &Arc<Task>, fd: Fd, to: u64, most: i32, deadline: Result<Option<Deadline>, Errno>) -> Step {
+fn wait_for_events(
+    task: &Arc<Task>,
+    fd: Fd,
+    to: u64,
+    most: i32,
+    deadline: Result<Option<Deadline>, Errno>,
+) -> Step {
     const MOST: usize = i32::MAX as usize / size_of::<EpollEvent>();
     let prepared = deadline.and_then(|deadline| {
-        let most = usize::try_from(most).ok().filter(|most| (1..=MOST).contains(most)).ok_or(Errno::EINVAL)?;
+        let most = usize::try_from(most)
+            .ok()
+            .filter(|most| (1..=MOST).contains(most))
+            .ok_or(Errno::EINVAL)?;
         let file = get(task, fd)?;
         let queue = Arc::clone(epoll::of(&file)?.queue());
         Ok((deadline, most, file, queue))
@@ -395,22 +519,49 @@ fn wait_for_events(task: &Arc<Task>, fd: Fd, to: u64, most: i32, deadline: Resul
             // There may be more, for another waiter.
             queue.notify_one(EventMask::IN);
         }
-        return Step::Done(task.mm().write(to, events.as_slice().as_bytes()).map(|()| events.len()));
+        return Step::Done(
+            task.mm()
+                .write(to, events.as_slice().as_bytes())
+                .map(|()| events.len()),
+        );
     }
     if deadline.is_some_and(|deadline| task.kernel.clocks().passed(deadline)) {
         return Step::Done(Ok(0));
     }
-    Step::Wait(Wait::on(&queue, EventMask::IN).deadline(deadline).on_signal(OnSignal::Interrupt).exclusive())
+    Step::Wait(
+        Wait::on(&queue, EventMask::IN)
+            .deadline(deadline)
+            .on_signal(OnSignal::Interrupt)
+            .exclusive(),
+    )
 }
 
-fn epoll_wait(task: &Arc<Task>, fd: Fd, to: u64, most: i32, timeout: i32, state: &mut CallState) -> Step {
+fn epoll_wait(
+    task: &Arc<Task>,
+    fd: Fd,
+    to: u64,
+    most: i32,
+    timeout: i32,
+    state: &mut CallState,
+) -> Step {
     let deadline = begin(task, state, None, || Ok(milliseconds(timeout)));
     wait_for_events(task, fd, to, most, deadline)
 }
 
 #[allow(clippy::too_many_arguments, reason = "the call has six")]
-fn epoll_pwait(task: &Arc<Task>, fd: Fd, to: u64, most: i32, timeout: i32, mask: u64, size: usize, state: &mut CallState) -> Step {
-    let deadline = begin(task, state, Some((mask, size)), || Ok(milliseconds(timeout)));
+fn epoll_pwait(
+    task: &Arc<Task>,
+    fd: Fd,
+    to: u64,
+    most: i32,
+    timeout: i32,
+    mask: u64,
+    size: usize,
+    state: &mut CallState,
+) -> Step {
+    let deadline = begin(task, state, Some((mask, size)), || {
+        Ok(milliseconds(timeout))
+    });
     wait_for_events(task, fd, to, most, deadline)
 }
 
@@ -448,19 +599,34 @@ fn timerfd_create(task: &Arc<Task>, id: i32, flags: u32) -> Result<i32, Errno> {
         0 => Clock::Realtime,
         1 => Clock::Monotonic,
         7 => Clock::Boottime,
-        REALTIME_ALARM | BOOTTIME_ALARM if !task.creds().has(abi::cap::Cap::WAKE_ALARM) => return Err(Errno::EPERM),
+        REALTIME_ALARM | BOOTTIME_ALARM if !task.creds().has(abi::cap::Cap::WAKE_ALARM) => {
+            return Err(Errno::EPERM);
+        }
         REALTIME_ALARM => Clock::Realtime,
         BOOTTIME_ALARM => Clock::Boottime,
         _ => return Err(Errno::EINVAL),
     };
-    insert(task, timerfd::timerfd(&task.kernel, id, clock, flags), flags)
+    insert(
+        task,
+        timerfd::timerfd(&task.kernel, id, clock, flags),
+        flags,
+    )
 }
 
-fn timerfd_settime(task: &Arc<Task>, fd: Fd, flags: u32, new: UserPtr<Itimerspec>, old: UserPtr<Itimerspec>) -> Result<(), Errno> {
+fn timerfd_settime(
+    task: &Arc<Task>,
+    fd: Fd,
+    flags: u32,
+    new: UserPtr<Itimerspec>,
+    old: UserPtr<Itimerspec>,
+) -> Result<(), Errno> {
     const ABSTIME: u32 = 1;
     const CANCEL_ON_SET: u32 = 2;
     let new = task.mm().get(new)?;
-    let (value, interval) = (new.value.to_nanos().ok_or(Errno::EINVAL)?, new.interval.to_nanos().ok_or(Errno::EINVAL)?);
+    let (value, interval) = (
+        new.value.to_nanos().ok_or(Errno::EINVAL)?,
+        new.interval.to_nanos().ok_or(Errno::EINVAL)?,
+    );
     if flags & !(ABSTIME | CANCEL_ON_SET) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -478,7 +644,13 @@ fn signalfd(task: &Arc<Task>, fd: Fd, mask: UserPtr<SigSet>, size: usize) -> Res
     signalfd4(task, fd, mask, size, 0)
 }
 
-fn signalfd4(task: &Arc<Task>, fd: Fd, mask: UserPtr<SigSet>, size: usize, flags: u32) -> Result<i32, Errno> {
+fn signalfd4(
+    task: &Arc<Task>,
+    fd: Fd,
+    mask: UserPtr<SigSet>,
+    size: usize,
+    flags: u32,
+) -> Result<i32, Errno> {
     if size != MASK {
         return Err(Errno::EINVAL);
     }

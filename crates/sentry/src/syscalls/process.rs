@@ -10,9 +10,12 @@ use abi::{Errno, UserCStr, UserPtr};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::decode::Fd;
-use abi::cap::Cap;
-use crate::task::{CallState, CloneArgs, CloneFlags, ExecRequest, ExitStatus, Resource, Step, Task, WaitFor, WaitOptions};
+use crate::task::{
+    CallState, CloneArgs, CloneFlags, ExecRequest, ExitStatus, Resource, Step, Task, WaitFor,
+    WaitOptions,
+};
 use crate::time::Clock;
+use abi::cap::Cap;
 
 /// The most strings that exec takes in each vector.
 const MAX_ARG_STRINGS: usize = 0x7fff_ffff;
@@ -58,7 +61,12 @@ struct Clone3 {
     cgroup: u64,
 }
 
-pub(super) fn clone3(task: &Arc<Task>, from: UserPtr<u8>, size: usize, state: &mut CallState) -> Step {
+pub(super) fn clone3(
+    task: &Arc<Task>,
+    from: UserPtr<u8>,
+    size: usize,
+    state: &mut CallState,
+) -> Step {
     match read_clone3(task, from, size) {
         Ok(args) => task.clone_task(&args, state),
         Err(error) => Step::Done(Err(error)),
@@ -73,14 +81,20 @@ fn read_clone3(task: &Arc<Task>, from: UserPtr<u8>, size: usize) -> Result<Clone
     if size > 4096 {
         return Err(Errno::E2BIG);
     }
-    let mut bytes = task.mm().get_bytes(abi::UserSlice { addr: from.addr(), len: size })?;
+    let mut bytes = task.mm().get_bytes(abi::UserSlice {
+        addr: from.addr(),
+        len: size,
+    })?;
     if bytes.iter().skip(known).any(|byte| *byte != 0) {
         return Err(Errno::E2BIG);
     }
     bytes.resize(known, 0);
     let args = Clone3::read_from_bytes(&bytes).map_err(|_| Errno::EINVAL)?;
     let flags = CloneFlags::from_bits(args.flags).ok_or(Errno::EINVAL)?;
-    if args.exit_signal > u64::from(Signal::MAX) || args.set_tid_size != 0 || flags.contains(CloneFlags::DETACHED) {
+    if args.exit_signal > u64::from(Signal::MAX)
+        || args.set_tid_size != 0
+        || flags.contains(CloneFlags::DETACHED)
+    {
         return Err(Errno::EINVAL);
     }
     if (args.stack == 0) != (args.stack_size == 0) {
@@ -128,7 +142,9 @@ fn strings(task: &Arc<Task>, from: UserPtr<u64>, total: &mut usize) -> Result<Ve
         if pointer == 0 {
             return Ok(strings);
         }
-        let string = mm.get_cstr(UserCStr(pointer), MAX_ARG_STRLEN - 1)?.ok_or(Errno::E2BIG)?;
+        let string = mm
+            .get_cstr(UserCStr(pointer), MAX_ARG_STRLEN - 1)?
+            .ok_or(Errno::E2BIG)?;
         *total += string.len() + 9;
         if *total > MAX_ARGS || strings.len() >= MAX_ARG_STRINGS {
             return Err(Errno::E2BIG);
@@ -138,11 +154,23 @@ fn strings(task: &Arc<Task>, from: UserPtr<u64>, total: &mut usize) -> Result<Ve
     }
 }
 
-pub(super) fn execve(task: &Arc<Task>, path: UserCStr, args: UserPtr<u64>, env: UserPtr<u64>) -> Step {
+pub(super) fn execve(
+    task: &Arc<Task>,
+    path: UserCStr,
+    args: UserPtr<u64>,
+    env: UserPtr<u64>,
+) -> Step {
     execveat(task, Fd(abi::fs::AT_FDCWD), path, args, env, 0)
 }
 
-pub(super) fn execveat(task: &Arc<Task>, dirfd: Fd, path: UserCStr, args: UserPtr<u64>, env: UserPtr<u64>, flags: u32) -> Step {
+pub(super) fn execveat(
+    task: &Arc<Task>,
+    dirfd: Fd,
+    path: UserCStr,
+    args: UserPtr<u64>,
+    env: UserPtr<u64>,
+    flags: u32,
+) -> Step {
     match exec_request(task, dirfd, path, args, env, flags) {
         Ok(request) => task.exec(request),
         Err(error) => Step::Done(Err(error)),
@@ -157,7 +185,9 @@ fn exec_request(
     env: UserPtr<u64>,
     flags: u32,
 ) -> Result<ExecRequest, Errno> {
-    let flags = AtFlags::from_bits(flags).filter(|flags| (AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW).contains(*flags)).ok_or(Errno::EINVAL)?;
+    let flags = AtFlags::from_bits(flags)
+        .filter(|flags| (AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW).contains(*flags))
+        .ok_or(Errno::EINVAL)?;
     let path = task.mm().get_path(path)?;
     let mut total = 0;
     let mut args = strings(task, args, &mut total)?;
@@ -168,15 +198,28 @@ fn exec_request(
     }
     let fs = task.fs();
     let creds = task.creds();
-    let dir = if dirfd.0 == abi::fs::AT_FDCWD || path.starts_with(b"/") { None } else { Some(task.files().get(dirfd.0)?) };
+    let dir = if dirfd.0 == abi::fs::AT_FDCWD || path.starts_with(b"/") {
+        None
+    } else {
+        Some(task.files().get(dirfd.0)?)
+    };
     let name = match &dir {
         None => path.clone(),
         Some(_) if path.is_empty() => format!("/dev/fd/{}", dirfd.0).into_bytes(),
         Some(_) => [format!("/dev/fd/{}/", dirfd.0).as_bytes(), &path].concat(),
     };
-    let context = crate::vfs::PathCx { fs: &fs, creds: &creds, dirfd: dir };
+    let context = crate::vfs::PathCx {
+        fs: &fs,
+        creds: &creds,
+        dirfd: dir,
+    };
     let file = task.kernel.vfs().open_exec(&context, &path, flags)?;
-    Ok(ExecRequest { path: name, file: Some(file), args, env })
+    Ok(ExecRequest {
+        path: name,
+        file: Some(file),
+        args,
+        env,
+    })
 }
 
 pub(super) fn exit(task: &Arc<Task>, code: i32) -> Step {
@@ -200,18 +243,29 @@ pub(super) struct Rusage {
 
 impl Rusage {
     fn of(nanos: u64) -> Rusage {
-        Rusage { utime: Timeval::from_nanos(i64::try_from(nanos).unwrap_or(i64::MAX)), ..Rusage::default() }
+        Rusage {
+            utime: Timeval::from_nanos(i64::try_from(nanos).unwrap_or(i64::MAX)),
+            ..Rusage::default()
+        }
     }
 }
 
-pub(super) fn wait4(task: &Arc<Task>, pid: i32, status: UserPtr<u32>, options: u32, rusage: UserPtr<Rusage>) -> Step {
+pub(super) fn wait4(
+    task: &Arc<Task>,
+    pid: i32,
+    status: UserPtr<u32>,
+    options: u32,
+    rusage: UserPtr<Rusage>,
+) -> Step {
     let allowed = WaitOptions::NOHANG
         | WaitOptions::STOPPED
         | WaitOptions::CONTINUED
         | WaitOptions::NOTHREAD
         | WaitOptions::ALL
         | WaitOptions::CLONE;
-    let Some(options) = WaitOptions::from_bits(options).filter(|options| allowed.contains(*options)) else {
+    let Some(options) =
+        WaitOptions::from_bits(options).filter(|options| allowed.contains(*options))
+    else {
         return Step::Done(Err(Errno::EINVAL));
     };
     let which = match pid {
@@ -226,13 +280,24 @@ pub(super) fn wait4(task: &Arc<Task>, pid: i32, status: UserPtr<u32>, options: u
         Err(step) => return step,
     };
     let mm = task.mm();
-    let stored = mm.put_opt(status, &found.status).and_then(|()| mm.put_opt(rusage, &Rusage::of(found.cpu)));
+    let stored = mm
+        .put_opt(status, &found.status)
+        .and_then(|()| mm.put_opt(rusage, &Rusage::of(found.cpu)));
     Step::Done(stored.map(|()| found.pid as usize))
 }
 
-pub(super) fn waitid(task: &Arc<Task>, kind: u32, id: u32, info: UserPtr<abi::signal::SigInfo>, options: u32, rusage: UserPtr<Rusage>) -> Step {
+pub(super) fn waitid(
+    task: &Arc<Task>,
+    kind: u32,
+    id: u32,
+    info: UserPtr<abi::signal::SigInfo>,
+    options: u32,
+    rusage: UserPtr<Rusage>,
+) -> Step {
     let allowed = WaitOptions::all();
-    let Some(options) = WaitOptions::from_bits(options).filter(|options| allowed.contains(*options)) else {
+    let Some(options) =
+        WaitOptions::from_bits(options).filter(|options| allowed.contains(*options))
+    else {
         return Step::Done(Err(Errno::EINVAL));
     };
     if !options.intersects(WaitOptions::EXITED | WaitOptions::STOPPED | WaitOptions::CONTINUED) {
@@ -249,14 +314,22 @@ pub(super) fn waitid(task: &Arc<Task>, kind: u32, id: u32, info: UserPtr<abi::si
         Ok(found) => found,
         Err(Step::Done(Ok(_))) => {
             // Nothing yet: the caller sees a zero in si_pid and si_signo.
-            let empty = abi::signal::SigInfo { signo: 0, errno: 0, code: 0, pad: 0, fields: [0; 14] };
+            let empty = abi::signal::SigInfo {
+                signo: 0,
+                errno: 0,
+                code: 0,
+                pad: 0,
+                fields: [0; 14],
+            };
             return Step::Done(mm.put_opt(info, &empty).map(|()| 0));
         }
         Err(step) => return step,
     };
     let (code, status) = found.info;
     let filled = abi::signal::SigInfo::child(code, found.pid, found.uid, status);
-    let stored = mm.put_opt(info, &filled).and_then(|()| mm.put_opt(rusage, &Rusage::of(found.cpu)));
+    let stored = mm
+        .put_opt(info, &filled)
+        .and_then(|()| mm.put_opt(rusage, &Rusage::of(found.cpu)));
     Step::Done(stored.map(|()| 0))
 }
 
@@ -269,12 +342,21 @@ pub(super) fn gettid(task: &Arc<Task>) -> Result<u32, Errno> {
 }
 
 pub(super) fn getppid(task: &Arc<Task>) -> Result<u32, Errno> {
-    Ok(task.kernel.tree().lock().process(task.process.pid).map_or(0, |node| node.parent))
+    Ok(task
+        .kernel
+        .tree()
+        .lock()
+        .process(task.process.pid)
+        .map_or(0, |node| node.parent))
 }
 
 /// The process that a call means: 0 is the caller.
 fn target(task: &Arc<Task>, pid: i32) -> Result<u32, Errno> {
-    if pid == 0 { Ok(task.process.pid) } else { u32::try_from(pid).map_err(|_| Errno::EINVAL) }
+    if pid == 0 {
+        Ok(task.process.pid)
+    } else {
+        u32::try_from(pid).map_err(|_| Errno::EINVAL)
+    }
 }
 
 pub(super) fn getpgid(task: &Arc<Task>, pid: i32) -> Result<u32, Errno> {
@@ -294,7 +376,11 @@ pub(super) fn getsid(task: &Arc<Task>, pid: i32) -> Result<u32, Errno> {
 pub(super) fn setpgid(task: &Arc<Task>, pid: i32, group: i32) -> Result<(), Errno> {
     let me = task.process.pid;
     let pid = target(task, pid)?;
-    let group = if group == 0 { pid } else { u32::try_from(group).map_err(|_| Errno::EINVAL)? };
+    let group = if group == 0 {
+        pid
+    } else {
+        u32::try_from(group).map_err(|_| Errno::EINVAL)?
+    };
     let mut tree = task.kernel.tree().lock();
     let my_session = tree.process(me)?.session;
     let node = tree.process(pid)?;
@@ -344,28 +430,57 @@ pub(super) fn set_robust_list(task: &Arc<Task>, head: u64, len: usize) -> Result
     Ok(())
 }
 
-pub(super) fn get_robust_list(task: &Arc<Task>, tid: i32, head: UserPtr<u64>, len: UserPtr<u64>) -> Result<(), Errno> {
+pub(super) fn get_robust_list(
+    task: &Arc<Task>,
+    tid: i32,
+    head: UserPtr<u64>,
+    len: UserPtr<u64>,
+) -> Result<(), Errno> {
     let of = if tid == 0 {
         Arc::clone(task)
     } else {
         let tid = u32::try_from(tid).map_err(|_| Errno::ESRCH)?;
-        task.kernel.tree().lock().tasks.get(&tid).cloned().ok_or(Errno::ESRCH)?
+        task.kernel
+            .tree()
+            .lock()
+            .tasks
+            .get(&tid)
+            .cloned()
+            .ok_or(Errno::ESRCH)?
     };
     let mm = task.mm();
     mm.put(len, &24)?;
     mm.put(head, &of.robust_list.load(Ordering::Relaxed))
 }
 
-pub(super) fn prctl(task: &Arc<Task>, option: u32, a: u64, b: u64, c: u64, d: u64) -> Result<usize, Errno> {
+pub(super) fn prctl(
+    task: &Arc<Task>,
+    option: u32,
+    a: u64,
+    b: u64,
+    c: u64,
+    d: u64,
+) -> Result<usize, Errno> {
     let mm = task.mm();
-    let signal = |raw: u64| u8::try_from(raw).ok().filter(|raw| *raw <= Signal::MAX).ok_or(Errno::EINVAL);
+    let signal = |raw: u64| {
+        u8::try_from(raw)
+            .ok()
+            .filter(|raw| *raw <= Signal::MAX)
+            .ok_or(Errno::EINVAL)
+    };
     match option {
         // PR_SET_PDEATHSIG, PR_GET_PDEATHSIG
         1 => task.death_signal.store(signal(a)?, Ordering::Relaxed),
-        2 => mm.put(UserPtr::new(a), &i32::from(task.death_signal.load(Ordering::Relaxed)))?,
+        2 => mm.put(
+            UserPtr::new(a),
+            &i32::from(task.death_signal.load(Ordering::Relaxed)),
+        )?,
         // PR_GET_DUMPABLE, PR_SET_DUMPABLE
         3 => return Ok(usize::from(task.process.dumpable.load(Ordering::Relaxed))),
-        4 if a <= 1 => task.process.dumpable.store(u8::from(a == 1), Ordering::Relaxed),
+        4 if a <= 1 => task
+            .process
+            .dumpable
+            .store(u8::from(a == 1), Ordering::Relaxed),
         // PR_SET_NAME, PR_GET_NAME
         15 => {
             let mut name = [0; 16];
@@ -387,11 +502,17 @@ pub(super) fn prctl(task: &Arc<Task>, option: u32, a: u64, b: u64, c: u64, d: u6
         21 => return Ok(0),
         // PR_CAPBSET_READ, PR_CAPBSET_DROP
         23 => {
-            let bit = u32::try_from(a).ok().filter(|bit| *bit <= 40).ok_or(Errno::EINVAL)?;
+            let bit = u32::try_from(a)
+                .ok()
+                .filter(|bit| *bit <= 40)
+                .ok_or(Errno::EINVAL)?;
             return Ok(usize::from(task.creds().bounding.0 >> bit & 1 != 0));
         }
         24 => {
-            let bit = u32::try_from(a).ok().filter(|bit| *bit <= 40).ok_or(Errno::EINVAL)?;
+            let bit = u32::try_from(a)
+                .ok()
+                .filter(|bit| *bit <= 40)
+                .ok_or(Errno::EINVAL)?;
             let mut creds = (*task.creds()).clone();
             if !creds.has(Cap::SETPCAP) {
                 return Err(Errno::EPERM);
@@ -402,13 +523,23 @@ pub(super) fn prctl(task: &Arc<Task>, option: u32, a: u64, b: u64, c: u64, d: u6
         // PR_GET_SECUREBITS
         27 => return Ok(0),
         // PR_SET_TIMERSLACK, PR_GET_TIMERSLACK
-        29 => task.timer_slack.store(if a == 0 { 50_000 } else { a }, Ordering::Relaxed),
-        30 => return usize::try_from(task.timer_slack.load(Ordering::Relaxed)).map_err(|_| Errno::EOVERFLOW),
+        29 => task
+            .timer_slack
+            .store(if a == 0 { 50_000 } else { a }, Ordering::Relaxed),
+        30 => {
+            return usize::try_from(task.timer_slack.load(Ordering::Relaxed))
+                .map_err(|_| Errno::EOVERFLOW);
+        }
         // PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER
         36 => task.process.subreaper.store(a != 0, Ordering::Relaxed),
-        37 => mm.put(UserPtr::new(a), &i32::from(task.process.subreaper.load(Ordering::Relaxed)))?,
+        37 => mm.put(
+            UserPtr::new(a),
+            &i32::from(task.process.subreaper.load(Ordering::Relaxed)),
+        )?,
         // PR_SET_NO_NEW_PRIVS, PR_GET_NO_NEW_PRIVS
-        38 if a == 1 && b == 0 && c == 0 && d == 0 => task.no_new_privs.store(true, Ordering::Relaxed),
+        38 if a == 1 && b == 0 && c == 0 && d == 0 => {
+            task.no_new_privs.store(true, Ordering::Relaxed)
+        }
         39 => return Ok(usize::from(task.no_new_privs.load(Ordering::Relaxed))),
         // PR_SET_THP_DISABLE, PR_GET_THP_DISABLE: a hint
         41 => {}
@@ -448,7 +579,13 @@ fn limit_target(task: &Arc<Task>, pid: i32) -> Result<Arc<crate::task::Process>,
     Ok(process)
 }
 
-pub(super) fn prlimit64(task: &Arc<Task>, pid: i32, resource: u32, new: UserPtr<[u64; 2]>, old: UserPtr<[u64; 2]>) -> Result<(), Errno> {
+pub(super) fn prlimit64(
+    task: &Arc<Task>,
+    pid: i32,
+    resource: u32,
+    new: UserPtr<[u64; 2]>,
+    old: UserPtr<[u64; 2]>,
+) -> Result<(), Errno> {
     let resource = Resource::from_raw(resource)?;
     let mm = task.mm();
     let new = new.non_null().map(|new| mm.get(new)).transpose()?;
@@ -459,7 +596,9 @@ pub(super) fn prlimit64(task: &Arc<Task>, pid: i32, resource: u32, new: UserPtr<
             return Err(Errno::EINVAL);
         }
         let privileged = task.creds().has(Cap::SYS_RESOURCE);
-        if (hard > before.1 && !privileged) || (resource == Resource::Nofile && hard > u64::from(crate::vfs::NR_OPEN)) {
+        if (hard > before.1 && !privileged)
+            || (resource == Resource::Nofile && hard > u64::from(crate::vfs::NR_OPEN))
+        {
             return Err(Errno::EPERM);
         }
         process.limits.lock().set(resource, (soft, hard));
@@ -476,12 +615,24 @@ pub(super) fn prlimit64(task: &Arc<Task>, pid: i32, resource: u32, new: UserPtr<
     mm.put_opt(old, &[before.0, before.1])
 }
 
-pub(super) fn getrlimit(task: &Arc<Task>, resource: u32, old: UserPtr<[u64; 2]>) -> Result<(), Errno> {
-    let (soft, hard) = task.process.limits.lock().get(Resource::from_raw(resource)?);
+pub(super) fn getrlimit(
+    task: &Arc<Task>,
+    resource: u32,
+    old: UserPtr<[u64; 2]>,
+) -> Result<(), Errno> {
+    let (soft, hard) = task
+        .process
+        .limits
+        .lock()
+        .get(Resource::from_raw(resource)?);
     task.mm().put(old, &[soft, hard])
 }
 
-pub(super) fn setrlimit(task: &Arc<Task>, resource: u32, new: UserPtr<[u64; 2]>) -> Result<(), Errno> {
+pub(super) fn setrlimit(
+    task: &Arc<Task>,
+    resource: u32,
+    new: UserPtr<[u64; 2]>,
+) -> Result<(), Errno> {
     if new.is_null() {
         return Err(Errno::EFAULT);
     }

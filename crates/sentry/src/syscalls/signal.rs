@@ -9,15 +9,21 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::decode::SignalNumber;
 use crate::sync::EventMask;
-use abi::cap::Cap;
 use crate::task::signal::SIG_IGN;
 use crate::task::{CallState, OnSignal, Process, Step, Task, Wait};
 use crate::time::Clock;
+use abi::cap::Cap;
 
 /// The size of a signal mask.
 const MASK: usize = 8;
 
-pub(super) fn rt_sigaction(task: &Arc<Task>, signal: SignalNumber, new: UserPtr<SigAction>, old: UserPtr<SigAction>, size: usize) -> Result<(), Errno> {
+pub(super) fn rt_sigaction(
+    task: &Arc<Task>,
+    signal: SignalNumber,
+    new: UserPtr<SigAction>,
+    old: UserPtr<SigAction>,
+    size: usize,
+) -> Result<(), Errno> {
     if size != MASK {
         return Err(Errno::EINVAL);
     }
@@ -44,7 +50,13 @@ pub(super) fn rt_sigaction(task: &Arc<Task>, signal: SignalNumber, new: UserPtr<
     mm.put_opt(old, &before)
 }
 
-pub(super) fn rt_sigprocmask(task: &Arc<Task>, how: u32, new: UserPtr<SigSet>, old: UserPtr<SigSet>, size: usize) -> Result<(), Errno> {
+pub(super) fn rt_sigprocmask(
+    task: &Arc<Task>,
+    how: u32,
+    new: UserPtr<SigSet>,
+    old: UserPtr<SigSet>,
+    size: usize,
+) -> Result<(), Errno> {
     if size != MASK {
         return Err(Errno::EINVAL);
     }
@@ -70,7 +82,12 @@ pub(super) fn rt_sigpending(task: &Arc<Task>, to: UserPtr<u8>, size: usize) -> R
     task.mm().write(to.addr(), &pending.as_bytes()[..size])
 }
 
-pub(super) fn rt_sigsuspend(task: &Arc<Task>, mask: UserPtr<SigSet>, size: usize, state: &mut CallState) -> Step {
+pub(super) fn rt_sigsuspend(
+    task: &Arc<Task>,
+    mask: UserPtr<SigSet>,
+    size: usize,
+    state: &mut CallState,
+) -> Step {
     if size != MASK {
         return Step::Done(Err(Errno::EINVAL));
     }
@@ -107,14 +124,19 @@ pub(super) fn rt_sigtimedwait(
     if matches!(state, CallState::New) {
         let deadline = match timeout.non_null() {
             None => None,
-            Some(timeout) => match mm.get(timeout).and_then(|time| time.to_nanos().ok_or(Errno::EINVAL)) {
+            Some(timeout) => match mm
+                .get(timeout)
+                .and_then(|time| time.to_nanos().ok_or(Errno::EINVAL))
+            {
                 Ok(nanos) => Some(task.kernel.clocks().after(Clock::Monotonic, nanos)),
                 Err(error) => return Step::Done(Err(error)),
             },
         };
         *state = CallState::Until(deadline);
     }
-    let CallState::Until(deadline) = *state else { return Step::Done(Err(Errno::EINVAL)) };
+    let CallState::Until(deadline) = *state else {
+        return Step::Done(Err(Errno::EINVAL));
+    };
     if let Some(taken) = task.take_signal(set) {
         let number = usize::try_from(taken.signo).unwrap_or(0);
         return Step::Done(mm.put_opt(info, &taken).map(|()| number));
@@ -122,11 +144,17 @@ pub(super) fn rt_sigtimedwait(
     if deadline.is_some_and(|deadline| task.kernel.clocks().passed(deadline)) {
         return Step::Done(Err(Errno::EAGAIN));
     }
-    Step::Wait(Wait::on(&task.process.signalled, EventMask::IN).deadline(deadline).on_signal(OnSignal::Interrupt))
+    Step::Wait(
+        Wait::on(&task.process.signalled, EventMask::IN)
+            .deadline(deadline)
+            .on_signal(OnSignal::Interrupt),
+    )
 }
 
 pub(super) fn rt_sigreturn(task: &Arc<Task>) -> Step {
-    let left = task.thread().and_then(|thread| task.leave_handler(thread.as_ref()));
+    let left = task
+        .thread()
+        .and_then(|thread| task.leave_handler(thread.as_ref()));
     if left.is_err() {
         task.force(SigInfo::new(Signal::SIGSEGV, abi::signal::SI_KERNEL));
     }
@@ -143,7 +171,11 @@ pub(super) struct StackT {
     size: u64,
 }
 
-pub(super) fn sigaltstack(task: &Arc<Task>, new: UserPtr<StackT>, old: UserPtr<StackT>) -> Result<(), Errno> {
+pub(super) fn sigaltstack(
+    task: &Arc<Task>,
+    new: UserPtr<StackT>,
+    old: UserPtr<StackT>,
+) -> Result<(), Errno> {
     const ONSTACK: u32 = 1;
     const DISABLE: u32 = 2;
     const AUTODISARM: u32 = 1 << 31;
@@ -152,12 +184,15 @@ pub(super) fn sigaltstack(task: &Arc<Task>, new: UserPtr<StackT>, old: UserPtr<S
     let new = new.non_null().map(|new| mm.get(new)).transpose()?;
     let stack_pointer = task.thread()?.regs().rsp;
     // A stack that is disarmed is never "on".
-    let on = flags & AUTODISARM == 0 && size > 0 && stack_pointer > sp && stack_pointer - sp <= size;
+    let on =
+        flags & AUTODISARM == 0 && size > 0 && stack_pointer > sp && stack_pointer - sp <= size;
     if let Some(new) = new {
         if on {
             return Err(Errno::EPERM);
         }
-        if new.flags & !(AUTODISARM | DISABLE | ONSTACK) != 0 || new.flags & (DISABLE | ONSTACK) == DISABLE | ONSTACK {
+        if new.flags & !(AUTODISARM | DISABLE | ONSTACK) != 0
+            || new.flags & (DISABLE | ONSTACK) == DISABLE | ONSTACK
+        {
             return Err(Errno::EINVAL);
         }
         if new.flags & DISABLE != 0 {
@@ -170,7 +205,15 @@ pub(super) fn sigaltstack(task: &Arc<Task>, new: UserPtr<StackT>, old: UserPtr<S
         }
     }
     let shown = if on { flags | ONSTACK } else { flags };
-    mm.put_opt(old, &StackT { sp, flags: shown, pad: 0, size })
+    mm.put_opt(
+        old,
+        &StackT {
+            sp,
+            flags: shown,
+            pad: 0,
+            size,
+        },
+    )
 }
 
 /// Whether the caller may send this process this signal (kill(2)).
@@ -178,9 +221,13 @@ fn may_signal(task: &Task, target: &Arc<Process>, signal: Option<Signal>) -> Res
     if Arc::ptr_eq(&task.process, target) {
         return Ok(());
     }
-    let Some(other) = target.any_thread() else { return Ok(()) };
+    let Some(other) = target.any_thread() else {
+        return Ok(());
+    };
     let (mine, theirs) = (task.creds(), other.creds());
-    let same = [mine.uid.real, mine.uid.effective].iter().any(|uid| *uid == theirs.uid.real || *uid == theirs.uid.saved);
+    let same = [mine.uid.real, mine.uid.effective]
+        .iter()
+        .any(|uid| *uid == theirs.uid.real || *uid == theirs.uid.saved);
     if same || mine.has(Cap::KILL) {
         return Ok(());
     }
@@ -206,7 +253,11 @@ pub(super) fn kill(task: &Arc<Task>, pid: i32, signal: SignalNumber) -> Result<(
             -1 => tree
                 .nodes
                 .values()
-                .filter(|node| node.process.pid != 1 && node.process.pid != task.process.pid && node.exit.is_none())
+                .filter(|node| {
+                    node.process.pid != 1
+                        && node.process.pid != task.process.pid
+                        && node.exit.is_none()
+                })
                 .map(|node| Arc::clone(&node.process))
                 .collect(),
             pid if pid > 0 => {
@@ -219,7 +270,11 @@ pub(super) fn kill(task: &Arc<Task>, pid: i32, signal: SignalNumber) -> Result<(
                 }
             }
             group => {
-                let group = if group == 0 { tree.process(task.process.pid)?.group } else { group.unsigned_abs() };
+                let group = if group == 0 {
+                    tree.process(task.process.pid)?.group
+                } else {
+                    group.unsigned_abs()
+                };
                 tree.group(group)
             }
         }
@@ -240,9 +295,25 @@ pub(super) fn kill(task: &Arc<Task>, pid: i32, signal: SignalNumber) -> Result<(
     result
 }
 
-fn to_thread(task: &Arc<Task>, group: Option<u32>, tid: i32, signal: Option<Signal>, info: Option<SigInfo>) -> Result<(), Errno> {
-    let tid = u32::try_from(tid).ok().filter(|tid| *tid > 0).ok_or(Errno::EINVAL)?;
-    let target = task.kernel.tree().lock().tasks.get(&tid).cloned().ok_or(Errno::ESRCH)?;
+fn to_thread(
+    task: &Arc<Task>,
+    group: Option<u32>,
+    tid: i32,
+    signal: Option<Signal>,
+    info: Option<SigInfo>,
+) -> Result<(), Errno> {
+    let tid = u32::try_from(tid)
+        .ok()
+        .filter(|tid| *tid > 0)
+        .ok_or(Errno::EINVAL)?;
+    let target = task
+        .kernel
+        .tree()
+        .lock()
+        .tasks
+        .get(&tid)
+        .cloned()
+        .ok_or(Errno::ESRCH)?;
     if group.is_some_and(|group| target.process.pid != group) {
         return Err(Errno::ESRCH);
     }
@@ -257,15 +328,30 @@ pub(super) fn tkill(task: &Arc<Task>, tid: i32, signal: SignalNumber) -> Result<
     to_thread(task, None, tid, signal.optional()?, None)
 }
 
-pub(super) fn tgkill(task: &Arc<Task>, group: i32, tid: i32, signal: SignalNumber) -> Result<(), Errno> {
-    let group = u32::try_from(group).ok().filter(|group| *group > 0).ok_or(Errno::EINVAL)?;
+pub(super) fn tgkill(
+    task: &Arc<Task>,
+    group: i32,
+    tid: i32,
+    signal: SignalNumber,
+) -> Result<(), Errno> {
+    let group = u32::try_from(group)
+        .ok()
+        .filter(|group| *group > 0)
+        .ok_or(Errno::EINVAL)?;
     to_thread(task, Some(group), tid, signal.optional()?, None)
 }
 
 /// The siginfo that a caller of sigqueue(3) makes; EPERM where it poses as the kernel or as kill(2).
-fn queued(task: &Arc<Task>, signal: SignalNumber, info: UserPtr<SigInfo>, to_self: bool) -> Result<Option<(Signal, SigInfo)>, Errno> {
+fn queued(
+    task: &Arc<Task>,
+    signal: SignalNumber,
+    info: UserPtr<SigInfo>,
+    to_self: bool,
+) -> Result<Option<(Signal, SigInfo)>, Errno> {
     let mut info = task.mm().get(info)?;
-    let Some(signal) = signal.optional()? else { return Ok(None) };
+    let Some(signal) = signal.optional()? else {
+        return Ok(None);
+    };
     info.signo = i32::from(signal.raw());
     if !to_self && (info.code >= 0 || info.code == SI_TKILL) {
         return Err(Errno::EPERM);
@@ -273,7 +359,12 @@ fn queued(task: &Arc<Task>, signal: SignalNumber, info: UserPtr<SigInfo>, to_sel
     Ok(Some((signal, info)))
 }
 
-pub(super) fn rt_sigqueueinfo(task: &Arc<Task>, pid: i32, signal: SignalNumber, info: UserPtr<SigInfo>) -> Result<(), Errno> {
+pub(super) fn rt_sigqueueinfo(
+    task: &Arc<Task>,
+    pid: i32,
+    signal: SignalNumber,
+    info: UserPtr<SigInfo>,
+) -> Result<(), Errno> {
     let pid = u32::try_from(pid).map_err(|_| Errno::ESRCH)?;
     let queued = queued(task, signal, info, pid == task.process.pid)?;
     let target = Arc::clone(&task.kernel.tree().lock().process(pid)?.process);
@@ -284,8 +375,23 @@ pub(super) fn rt_sigqueueinfo(task: &Arc<Task>, pid: i32, signal: SignalNumber, 
     }
 }
 
-pub(super) fn rt_tgsigqueueinfo(task: &Arc<Task>, group: i32, tid: i32, signal: SignalNumber, info: UserPtr<SigInfo>) -> Result<(), Errno> {
-    let group = u32::try_from(group).ok().filter(|group| *group > 0).ok_or(Errno::EINVAL)?;
+pub(super) fn rt_tgsigqueueinfo(
+    task: &Arc<Task>,
+    group: i32,
+    tid: i32,
+    signal: SignalNumber,
+    info: UserPtr<SigInfo>,
+) -> Result<(), Errno> {
+    let group = u32::try_from(group)
+        .ok()
+        .filter(|group| *group > 0)
+        .ok_or(Errno::EINVAL)?;
     let queued = queued(task, signal, info, group == task.process.pid)?;
-    to_thread(task, Some(group), tid, queued.map(|(signal, _)| signal), queued.map(|(_, info)| info))
+    to_thread(
+        task,
+        Some(group),
+        tid,
+        queued.map(|(signal, _)| signal),
+        queued.map(|(_, info)| info),
+    )
 }

@@ -57,7 +57,10 @@ pub(super) fn get_address(task: &Task, from: u64, len: i32) -> Result<Vec<u8>, E
     if !(0..=ADDRESS_MAX).contains(&len) {
         return Err(Errno::EINVAL);
     }
-    task.mm().get_bytes(UserSlice { addr: from, len: len.unsigned_abs() as usize })
+    task.mm().get_bytes(UserSlice {
+        addr: from,
+        len: len.unsigned_abs() as usize,
+    })
 }
 
 /// Copies an address out as far as there is room, and says how long it is (accept(2)).
@@ -82,12 +85,21 @@ pub(super) fn wait(task: &Task, wait: Wait, until: Option<Deadline>) -> Step {
         return Step::Done(Err(Errno::EAGAIN));
     }
     // A call with a time limit is not begun again (signal(7)).
-    let rule = if until.is_some() { OnSignal::Interrupt } else { OnSignal::Restart };
+    let rule = if until.is_some() {
+        OnSignal::Interrupt
+    } else {
+        OnSignal::Restart
+    };
     Step::Wait(wait.deadline(until).on_signal(rule))
 }
 
 /// The type and flags that a call is asked for: EAFNOSUPPORT, EPROTONOSUPPORT, ESOCKTNOSUPPORT, EINVAL.
-fn asked(task: &Task, family: i32, kind: i32, protocol: i32) -> Result<(Kind, OpenFlags, bool), Errno> {
+fn asked(
+    task: &Task,
+    family: i32,
+    kind: i32,
+    protocol: i32,
+) -> Result<(Kind, OpenFlags, bool), Errno> {
     if kind & !(sock::TYPE_MASK | sock::NONBLOCK | sock::CLOEXEC) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -100,17 +112,28 @@ fn asked(task: &Task, family: i32, kind: i32, protocol: i32) -> Result<(Kind, Op
     if protocol != 0 && protocol != i32::from(AF_UNIX) {
         return Err(Errno::EPROTONOSUPPORT);
     }
-    let flags = if kind & sock::NONBLOCK != 0 { OpenFlags::NONBLOCK } else { OpenFlags::empty() };
+    let flags = if kind & sock::NONBLOCK != 0 {
+        OpenFlags::NONBLOCK
+    } else {
+        OpenFlags::empty()
+    };
     Ok((Kind::from_raw(kind)?, flags, kind & sock::CLOEXEC != 0))
 }
 
 fn socket(task: &Arc<Task>, family: i32, kind: i32, protocol: i32) -> Result<i32, Errno> {
     let (kind, flags, cloexec) = asked(task, family, kind, protocol)?;
     let file = UnixSocket::new(&task.kernel.unix, kind, identity(task)).open(&task.creds(), flags);
-    task.files().insert(file, cloexec, 0, task.limit(Resource::Nofile))
+    task.files()
+        .insert(file, cloexec, 0, task.limit(Resource::Nofile))
 }
 
-fn socketpair(task: &Arc<Task>, family: i32, kind: i32, protocol: i32, to: UserPtr<[i32; 2]>) -> Result<(), Errno> {
+fn socketpair(
+    task: &Arc<Task>,
+    family: i32,
+    kind: i32,
+    protocol: i32,
+    to: UserPtr<[i32; 2]>,
+) -> Result<(), Errno> {
     let (kind, flags, cloexec) = asked(task, family, kind, protocol)?;
     let files = task.files();
     let limit = task.limit(Resource::Nofile);
@@ -126,7 +149,11 @@ fn socketpair(task: &Arc<Task>, family: i32, kind: i32, protocol: i32, to: UserP
 /// Runs `with` with the context that an address's path is walked in.
 fn at_path<R>(task: &Task, with: impl FnOnce(&PathCx<'_>) -> Result<R, Errno>) -> Result<R, Errno> {
     let (fs, creds) = (task.fs(), task.creds());
-    with(&PathCx { fs: &fs, creds: &creds, dirfd: None })
+    with(&PathCx {
+        fs: &fs,
+        creds: &creds,
+        dirfd: None,
+    })
 }
 
 fn bind(task: &Arc<Task>, fd: Fd, address: u64, len: i32) -> Result<(), Errno> {
@@ -156,7 +183,14 @@ fn accept(task: &Arc<Task>, fd: Fd, to: u64, len: UserPtr<i32>, state: &mut Call
     accept4(task, fd, to, len, 0, state)
 }
 
-fn accept4(task: &Arc<Task>, fd: Fd, to: u64, len: UserPtr<i32>, flags: i32, state: &mut CallState) -> Step {
+fn accept4(
+    task: &Arc<Task>,
+    fd: Fd,
+    to: u64,
+    len: UserPtr<i32>,
+    flags: i32,
+    state: &mut CallState,
+) -> Step {
     if flags & !(sock::NONBLOCK | sock::CLOEXEC) != 0 {
         return Step::Done(Err(Errno::EINVAL));
     }
@@ -166,23 +200,41 @@ fn accept4(task: &Arc<Task>, fd: Fd, to: u64, len: UserPtr<i32>, flags: i32, sta
     };
     Step::Done(match accept_one(task, &file, to, len, flags) {
         Err(Errno::EAGAIN) if file.blocking() => {
-            let Some((queue, timeout)) = file.queue().zip(crate::net::of(&file).ok().map(|socket| socket.options.receive_timeout())) else {
+            let Some((queue, timeout)) = file.queue().zip(
+                crate::net::of(&file)
+                    .ok()
+                    .map(|socket| socket.options.receive_timeout()),
+            ) else {
                 return Step::Done(Err(Errno::EAGAIN));
             };
             let until = until(task, state, timeout);
-            *state = CallState::Transfer { messages: 0, bytes: 0, until };
+            *state = CallState::Transfer {
+                messages: 0,
+                bytes: 0,
+                until,
+            };
             return wait(task, Wait::on(queue, EventMask::IN), until);
         }
         result => result,
     })
 }
 
-fn accept_one(task: &Arc<Task>, file: &OpenFile, to: u64, len: UserPtr<i32>, flags: i32) -> Result<usize, Errno> {
+fn accept_one(
+    task: &Arc<Task>,
+    file: &OpenFile,
+    to: u64,
+    len: UserPtr<i32>,
+    flags: i32,
+) -> Result<usize, Errno> {
     let files = task.files();
     // First the number, so that no connection is lost for want of one.
     let fd = files.reserve(task.limit(Resource::Nofile))?;
     let accepted = crate::net::of(file)?.accept()?;
-    let open_flags = if flags & sock::NONBLOCK != 0 { OpenFlags::NONBLOCK } else { OpenFlags::empty() };
+    let open_flags = if flags & sock::NONBLOCK != 0 {
+        OpenFlags::NONBLOCK
+    } else {
+        OpenFlags::empty()
+    };
     let opened = accepted.open(&task.creds(), open_flags);
     if to != 0 {
         let name = accepted.peer_name().unwrap_or_default();
@@ -192,7 +244,11 @@ fn accept_one(task: &Arc<Task>, file: &OpenFile, to: u64, len: UserPtr<i32>, fla
 }
 
 /// The socket that an address leads to: ECONNREFUSED where nobody is there, and what path lookup says.
-pub(super) fn find(task: &Arc<Task>, socket: &UnixSocket, address: &[u8]) -> Result<Arc<UnixSocket>, Errno> {
+pub(super) fn find(
+    task: &Arc<Task>,
+    socket: &UnixSocket,
+    address: &[u8],
+) -> Result<Arc<UnixSocket>, Errno> {
     match Given::parse(address)? {
         Given::Unnamed => Err(Errno::EINVAL),
         Given::Abstract(name) => socket.find_abstract(&name),
@@ -215,17 +271,30 @@ fn connect(task: &Arc<Task>, fd: Fd, address: u64, len: i32, state: &mut CallSta
         }
         if socket.kind() == Kind::Datagram {
             // AF_UNSPEC takes the peer away.
-            let to = if address.starts_with(&[0, 0]) { None } else { Some(find(task, socket, &address)?) };
-            return socket.connect_datagram(to.as_ref()).map(|()| (Connecting::Done, None));
+            let to = if address.starts_with(&[0, 0]) {
+                None
+            } else {
+                Some(find(task, socket, &address)?)
+            };
+            return socket
+                .connect_datagram(to.as_ref())
+                .map(|()| (Connecting::Done, None));
         }
         let to = find(task, socket, &address)?;
-        Ok((socket.connect(&to, &identity(task))?, socket.options.send_timeout()))
+        Ok((
+            socket.connect(&to, &identity(task))?,
+            socket.options.send_timeout(),
+        ))
     });
     match result {
         Ok((Connecting::Done, _)) => Step::Done(Ok(0)),
         Ok((Connecting::Full(queue), timeout)) if file.blocking() => {
             let until = until(task, state, timeout);
-            *state = CallState::Transfer { messages: 0, bytes: 0, until };
+            *state = CallState::Transfer {
+                messages: 0,
+                bytes: 0,
+                until,
+            };
             wait(task, Wait::on(&queue, EventMask::OUT), until)
         }
         Ok((Connecting::Full(_), _)) => Step::Done(Err(Errno::EAGAIN)),
@@ -236,9 +305,18 @@ fn connect(task: &Arc<Task>, fd: Fd, address: u64, len: i32, state: &mut CallSta
 fn shutdown(task: &Arc<Task>, fd: Fd, how: i32) -> Result<(), Errno> {
     let file = get(task, fd)?;
     let how = match how {
-        0 => Shutdown { read: true, write: false },
-        1 => Shutdown { read: false, write: true },
-        2 => Shutdown { read: true, write: true },
+        0 => Shutdown {
+            read: true,
+            write: false,
+        },
+        1 => Shutdown {
+            read: false,
+            write: true,
+        },
+        2 => Shutdown {
+            read: true,
+            write: true,
+        },
         _ => return Err(Errno::EINVAL),
     };
     crate::net::of(&file)?.shutdown(how);
@@ -257,7 +335,14 @@ fn getpeername(task: &Arc<Task>, fd: Fd, to: u64, len: UserPtr<i32>) -> Result<(
     put_address(task, to, len, &Address::to_bytes(name.get()))
 }
 
-fn getsockopt(task: &Arc<Task>, fd: Fd, level: i32, option: i32, to: u64, len: UserPtr<i32>) -> Result<(), Errno> {
+fn getsockopt(
+    task: &Arc<Task>,
+    fd: Fd,
+    level: i32,
+    option: i32,
+    to: u64,
+    len: UserPtr<i32>,
+) -> Result<(), Errno> {
     let file = get(task, fd)?;
     let socket = crate::net::of(&file)?;
     let mm = task.mm();
@@ -301,19 +386,42 @@ fn value_of(socket: &UnixSocket, option: i32) -> Result<Vec<u8>, Errno> {
         so::SNDTIMEO | so::SNDTIMEO_NEW => time(options.send_timeout()),
         so::LINGER => Ok(options.linger().map(i32::to_ne_bytes).concat()),
         so::PEERCRED => {
-            let creds = socket.peer().map_or(Ucred { pid: 0, uid: u32::MAX, gid: u32::MAX }, |peer| peer.creds);
-            Ok([creds.pid.to_ne_bytes(), creds.uid.to_ne_bytes(), creds.gid.to_ne_bytes()].concat())
+            let creds = socket.peer().map_or(
+                Ucred {
+                    pid: 0,
+                    uid: u32::MAX,
+                    gid: u32::MAX,
+                },
+                |peer| peer.creds,
+            );
+            Ok([
+                creds.pid.to_ne_bytes(),
+                creds.uid.to_ne_bytes(),
+                creds.gid.to_ne_bytes(),
+            ]
+            .concat())
         }
         so::PEERGROUPS => {
             let peer = socket.peer().ok_or(Errno::ENODATA)?;
-            Ok(peer.groups.iter().flat_map(|group| group.to_ne_bytes()).collect())
+            Ok(peer
+                .groups
+                .iter()
+                .flat_map(|group| group.to_ne_bytes())
+                .collect())
         }
         so::PEERNAME => Ok(Address::to_bytes(socket.peer_name()?.get())),
         _ => number(options.number(option).ok_or(Errno::ENOPROTOOPT)?),
     }
 }
 
-fn setsockopt(task: &Arc<Task>, fd: Fd, level: i32, option: i32, from: u64, len: i32) -> Result<(), Errno> {
+fn setsockopt(
+    task: &Arc<Task>,
+    fd: Fd,
+    level: i32,
+    option: i32,
+    from: u64,
+    len: i32,
+) -> Result<(), Errno> {
     let file = get(task, fd)?;
     let socket = crate::net::of(&file)?;
     if level != abi::net::SOL_SOCKET {
@@ -345,10 +453,16 @@ fn setsockopt(task: &Arc<Task>, fd: Fd, level: i32, option: i32, from: u64, len:
                 return Err(Errno::EDOM);
             }
             // A negative time is none at all: the call gives up at once.
-            let nanos = if time.sec < 0 { 1 } else { time.to_nanos().unwrap_or(0) };
+            let nanos = if time.sec < 0 {
+                1
+            } else {
+                time.to_nanos().unwrap_or(0)
+            };
             options.set_timeout(matches!(option, so::SNDTIMEO | so::SNDTIMEO_NEW), nanos);
         }
-        so::TYPE | so::PROTOCOL | so::DOMAIN | so::ERROR | so::ACCEPTCONN => return Err(Errno::ENOPROTOOPT),
+        so::TYPE | so::PROTOCOL | so::DOMAIN | so::ERROR | so::ACCEPTCONN => {
+            return Err(Errno::ENOPROTOOPT);
+        }
         _ if options.set_number(option, value) => {}
         _ => return Err(Errno::ENOPROTOOPT),
     }

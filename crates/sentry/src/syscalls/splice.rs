@@ -48,7 +48,9 @@ impl Place {
     /// Moves it on, once, when the call ends.
     fn advance(&self, task: &Arc<Task>, at: u64, by: usize) -> Result<(), Errno> {
         match self.offset {
-            Some(offset) => task.mm().put(offset, &i64::try_from(at + by as u64).unwrap_or(i64::MAX)),
+            Some(offset) => task
+                .mm()
+                .put(offset, &i64::try_from(at + by as u64).unwrap_or(i64::MAX)),
             None => {
                 self.file.advance(by as u64);
                 Ok(())
@@ -62,19 +64,39 @@ fn signed(at: u64) -> Result<i64, Errno> {
 }
 
 fn moved(state: &CallState) -> usize {
-    if let CallState::Moved(done) = *state { done } else { 0 }
+    if let CallState::Moved(done) = *state {
+        done
+    } else {
+        0
+    }
 }
 
-fn sendfile(task: &Arc<Task>, to: Fd, from: Fd, offset: UserPtr<i64>, count: usize, state: &mut CallState) -> Step {
+fn sendfile(
+    task: &Arc<Task>,
+    to: Fd,
+    from: Fd,
+    offset: UserPtr<i64>,
+    count: usize,
+    state: &mut CallState,
+) -> Step {
     let checked = (|| {
         let (from, to) = (get(task, from)?, get(task, to)?);
         if !from.readable() || !to.writable() {
             return Err(Errno::EBADF);
         }
-        if !from.ops().seekable() || from.inode().file_type() == FileType::Directory || to.flags().contains(OpenFlags::APPEND) {
+        if !from.ops().seekable()
+            || from.inode().file_type() == FileType::Directory
+            || to.flags().contains(OpenFlags::APPEND)
+        {
             return Err(Errno::EINVAL);
         }
-        Ok((Place { file: from, offset: offset.non_null() }, to))
+        Ok((
+            Place {
+                file: from,
+                offset: offset.non_null(),
+            },
+            to,
+        ))
     })();
     let (from, to) = match checked {
         Ok(checked) => checked,
@@ -91,7 +113,13 @@ fn sendfile(task: &Arc<Task>, to: Fd, from: Fd, offset: UserPtr<i64>, count: usi
     let mut failed = None;
     while done < count && failed.is_none() {
         let most = buffer.len().min(count - done);
-        match send_some(task, &from.file, start + done as u64, &to, &mut buffer[..most]) {
+        match send_some(
+            task,
+            &from.file,
+            start + done as u64,
+            &to,
+            &mut buffer[..most],
+        ) {
             Ok(0) => break,
             Ok(put) => done += put,
             Err(error) => failed = Some(error),
@@ -110,20 +138,32 @@ fn sendfile(task: &Arc<Task>, to: Fd, from: Fd, offset: UserPtr<i64>, count: usi
     };
     // The offset is written at the end, and before an interruption, which does not come back here.
     let ends = matches!(step, Step::Done(_)) || task.interrupted();
-    match if ends && done > 0 { from.advance(task, start, done) } else { Ok(()) } {
+    match if ends && done > 0 {
+        from.advance(task, start, done)
+    } else {
+        Ok(())
+    } {
         Ok(()) => step,
         Err(error) => Step::Done(Err(error)),
     }
 }
 
 /// Moves one buffer's worth.
-fn send_some(task: &Arc<Task>, from: &OpenFile, at: u64, to: &OpenFile, buffer: &mut [u8]) -> Result<usize, Errno> {
+fn send_some(
+    task: &Arc<Task>,
+    from: &OpenFile,
+    at: u64,
+    to: &OpenFile,
+    buffer: &mut [u8],
+) -> Result<usize, Errno> {
     let got = from.pread(&mut Sink::slice(buffer), signed(at)?)?;
     if got == 0 {
         return Ok(0);
     }
     let got = match to.inode().file_type() {
-        FileType::Regular => usize::try_from(within_limit(task, to.position(), got as u64)?).unwrap_or(got),
+        FileType::Regular => {
+            usize::try_from(within_limit(task, to.position(), got as u64)?).unwrap_or(got)
+        }
         _ => got,
     };
     to.write(&mut Source::slice(&buffer[..got]))
@@ -141,8 +181,14 @@ fn copy_file_range(
     if flags != 0 {
         return Err(Errno::EINVAL);
     }
-    let from = Place { file: get(task, from)?, offset: from_offset.non_null() };
-    let to = Place { file: get(task, to)?, offset: to_offset.non_null() };
+    let from = Place {
+        file: get(task, from)?,
+        offset: from_offset.non_null(),
+    };
+    let to = Place {
+        file: get(task, to)?,
+        offset: to_offset.non_null(),
+    };
     for file in [&from.file, &to.file] {
         match file.inode().file_type() {
             FileType::Regular => {}
@@ -159,7 +205,11 @@ fn copy_file_range(
     }
     let (read_at, write_at) = (from.at(task)?, to.at(task)?);
     let count = count.min(MAX_MOVE);
-    let end = |at: u64| at.checked_add(count as u64).filter(|end| signed(*end).is_ok()).ok_or(Errno::EOVERFLOW);
+    let end = |at: u64| {
+        at.checked_add(count as u64)
+            .filter(|end| signed(*end).is_ok())
+            .ok_or(Errno::EOVERFLOW)
+    };
     let (read_end, write_end) = (end(read_at)?, end(write_at)?);
     if source == target && read_at < write_end && write_at < read_end {
         return Err(Errno::EINVAL);
@@ -170,9 +220,16 @@ fn copy_file_range(
         let most = buffer.len().min(count - done);
         let part = (|| {
             let (read_at, write_at) = (read_at + done as u64, write_at + done as u64);
-            let got = from.file.pread(&mut Sink::slice(&mut buffer[..most]), signed(read_at)?)?;
+            let got = from
+                .file
+                .pread(&mut Sink::slice(&mut buffer[..most]), signed(read_at)?)?;
             let got = usize::try_from(within_limit(task, write_at, got as u64)?).unwrap_or(got);
-            if got == 0 { Ok(0) } else { to.file.pwrite(&mut Source::slice(&buffer[..got]), signed(write_at)?) }
+            if got == 0 {
+                Ok(0)
+            } else {
+                to.file
+                    .pwrite(&mut Source::slice(&buffer[..got]), signed(write_at)?)
+            }
         })();
         let put = match part {
             Ok(0) => break,
@@ -200,8 +257,14 @@ fn splice(
         if flags & !FLAGS != 0 {
             return Err(Errno::EINVAL);
         }
-        let from = Place { file: get(task, from)?, offset: from_offset.non_null() };
-        let to = Place { file: get(task, to)?, offset: to_offset.non_null() };
+        let from = Place {
+            file: get(task, from)?,
+            offset: from_offset.non_null(),
+        };
+        let to = Place {
+            file: get(task, to)?,
+            offset: to_offset.non_null(),
+        };
         if !from.file.readable() || !to.file.writable() {
             return Err(Errno::EBADF);
         }
@@ -234,22 +297,39 @@ fn splice(
     if let Some(pipe) = pipe::of(&to.file) {
         let room = pipe.room();
         if room == 0 {
-            let error = if pipe.has_readers() { Errno::EAGAIN } else { Errno::EPIPE };
+            let error = if pipe.has_readers() {
+                Errno::EAGAIN
+            } else {
+                Errno::EPIPE
+            };
             return transfer(task, &to.file, waits(&to.file), EventMask::OUT, Err(error));
         }
         buffer.truncate(room);
     }
     let got = match pipe::of(&from.file) {
         Some(pipe) => pipe.peek(&mut buffer).map(|got| (got, 0)),
-        None if from.file.ops().seekable() => from
-            .at(task)
-            .and_then(|at| from.file.pread(&mut Sink::slice(&mut buffer), signed(at)?).map(|got| (got, at))),
-        None => from.file.read(&mut Sink::slice(&mut buffer)).map(|got| (got, 0)),
+        None if from.file.ops().seekable() => from.at(task).and_then(|at| {
+            from.file
+                .pread(&mut Sink::slice(&mut buffer), signed(at)?)
+                .map(|got| (got, at))
+        }),
+        None => from
+            .file
+            .read(&mut Sink::slice(&mut buffer))
+            .map(|got| (got, 0)),
     };
     let (got, read_at) = match got {
         Ok((0, _)) => return Step::Done(Ok(0)),
         Ok(got) => got,
-        Err(error) => return transfer(task, &from.file, waits(&from.file), EventMask::IN, Err(error)),
+        Err(error) => {
+            return transfer(
+                task,
+                &from.file,
+                waits(&from.file),
+                EventMask::IN,
+                Err(error),
+            );
+        }
     };
     let put = put_some(task, &to, &buffer[..got]);
     match put {
@@ -288,7 +368,10 @@ fn tee(task: &Arc<Task>, from: Fd, to: Fd, count: usize, flags: u32) -> Step {
         if !from.readable() || !to.writable() {
             return Err(Errno::EBADF);
         }
-        let pipes: (&Arc<Pipe>, &Arc<Pipe>) = (pipe::of(&from).ok_or(Errno::EINVAL)?, pipe::of(&to).ok_or(Errno::EINVAL)?);
+        let pipes: (&Arc<Pipe>, &Arc<Pipe>) = (
+            pipe::of(&from).ok_or(Errno::EINVAL)?,
+            pipe::of(&to).ok_or(Errno::EINVAL)?,
+        );
         if Arc::ptr_eq(pipes.0, pipes.1) {
             return Err(Errno::EINVAL);
         }
@@ -304,14 +387,31 @@ fn tee(task: &Arc<Task>, from: Fd, to: Fd, count: usize, flags: u32) -> Step {
     match source.peek(&mut buffer) {
         Ok(got) => {
             let room = pipe::of(&to).map_or(0, |pipe| pipe.room());
-            let put = if room == 0 && got > 0 { Err(Errno::EAGAIN) } else { to.write(&mut Source::slice(&buffer[..got.min(room)])) };
+            let put = if room == 0 && got > 0 {
+                Err(Errno::EAGAIN)
+            } else {
+                to.write(&mut Source::slice(&buffer[..got.min(room)]))
+            };
             transfer(task, &to, waits && to.blocking(), EventMask::OUT, put)
         }
-        Err(error) => transfer(task, &from, waits && from.blocking(), EventMask::IN, Err(error)),
+        Err(error) => transfer(
+            task,
+            &from,
+            waits && from.blocking(),
+            EventMask::IN,
+            Err(error),
+        ),
     }
 }
 
-fn vmsplice(task: &Arc<Task>, fd: Fd, vector: UserPtr<Iovec>, count: usize, flags: u32, state: &mut CallState) -> Step {
+fn vmsplice(
+    task: &Arc<Task>,
+    fd: Fd,
+    vector: UserPtr<Iovec>,
+    count: usize,
+    flags: u32,
+    state: &mut CallState,
+) -> Step {
     let file = match get(task, fd) {
         Ok(file) => file,
         Err(error) => return Step::Done(Err(error)),
@@ -322,6 +422,17 @@ fn vmsplice(task: &Arc<Task>, fd: Fd, vector: UserPtr<Iovec>, count: usize, flag
     if pipe::of(&file).is_none() {
         return Step::Done(Err(Errno::EBADF));
     }
-    let how = How { flags: if flags & NONBLOCK != 0 { How::NOWAIT } else { 0 }, ..How::default() };
-    if file.writable() { write_vector(task, fd, vector, count, how, state) } else { read_vector(task, fd, vector, count, how) }
+    let how = How {
+        flags: if flags & NONBLOCK != 0 {
+            How::NOWAIT
+        } else {
+            0
+        },
+        ..How::default()
+    };
+    if file.writable() {
+        write_vector(task, fd, vector, count, how, state)
+    } else {
+        read_vector(task, fd, vector, count, how)
+    }
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use abi::Errno;
 use super::{futex, identity, memory, misc, process, signal, time};
 use crate::task::{CallState, Step, Task};
+use abi::Errno;
 
 /// How complete a call is.
 #[derive(Clone, Copy, Debug)]
@@ -248,7 +248,10 @@ pub fn document() -> String {
             (Completeness::Error(note), Run::Error(error)) => format!("{error:?}: {note}"),
             (Completeness::Error(note), Run::Handler(_)) => note.to_owned(),
         };
-        text.push_str(&format!("| {} | `{}` | {complete} |\n", row.number, row.name));
+        text.push_str(&format!(
+            "| {} | `{}` | {complete} |\n",
+            row.number, row.name
+        ));
     }
     text
 }
@@ -279,14 +282,21 @@ mod tests {
     fn the_document_is_up_to_date() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/syscalls.md");
         let document = std::fs::read_to_string(path).expect("docs/syscalls.md");
-        assert!(document == super::document(), "the table changed: run cargo xtask syscalls");
+        assert!(
+            document == super::document(),
+            "the table changed: run cargo xtask syscalls"
+        );
     }
 
     #[test]
     fn each_number_has_one_row() {
         let mut seen = [false; NUMBERS];
         for row in all_rows() {
-            assert!(!std::mem::replace(&mut seen[row.number as usize], true), "{} stands twice", row.name);
+            assert!(
+                !std::mem::replace(&mut seen[row.number as usize], true),
+                "{} stands twice",
+                row.name
+            );
         }
     }
 }

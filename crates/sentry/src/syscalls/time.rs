@@ -49,9 +49,19 @@ fn read(task: &Arc<Task>, id: i32) -> Result<i64, Errno> {
             let of = if number == 0 {
                 Arc::clone(task)
             } else {
-                task.kernel.tree().lock().tasks.get(&number).cloned().ok_or(Errno::EINVAL)?
+                task.kernel
+                    .tree()
+                    .lock()
+                    .tasks
+                    .get(&number)
+                    .cloned()
+                    .ok_or(Errno::EINVAL)?
             };
-            if id & 4 != 0 { cpu(of.thread()?.cpu_time()) } else { cpu(of.mm().space().cpu_time()) }
+            if id & 4 != 0 {
+                cpu(of.thread()?.cpu_time())
+            } else {
+                cpu(of.mm().space().cpu_time())
+            }
         }
         _ => return Err(Errno::EINVAL),
     })
@@ -64,13 +74,24 @@ pub(super) fn clock_gettime(task: &Arc<Task>, id: i32, to: UserPtr<Timespec>) ->
 
 pub(super) fn clock_getres(task: &Arc<Task>, id: i32, to: UserPtr<Timespec>) -> Result<(), Errno> {
     read(task, id)?;
-    let nanos = if matches!(id, REALTIME_COARSE | MONOTONIC_COARSE) { host::time::coarse_resolution() } else { 1 };
+    let nanos = if matches!(id, REALTIME_COARSE | MONOTONIC_COARSE) {
+        host::time::coarse_resolution()
+    } else {
+        1
+    };
     task.mm().put_opt(to, &Timespec::from_nanos(nanos))
 }
 
-pub(super) fn gettimeofday(task: &Arc<Task>, to: UserPtr<Timeval>, zone: UserPtr<[i32; 2]>) -> Result<(), Errno> {
+pub(super) fn gettimeofday(
+    task: &Arc<Task>,
+    to: UserPtr<Timeval>,
+    zone: UserPtr<[i32; 2]>,
+) -> Result<(), Errno> {
     let mm = task.mm();
-    mm.put_opt(to, &Timeval::from_nanos(task.kernel.clocks().now(Clock::Realtime)))?;
+    mm.put_opt(
+        to,
+        &Timeval::from_nanos(task.kernel.clocks().now(Clock::Realtime)),
+    )?;
     mm.put_opt(zone, &[0, 0])
 }
 
@@ -86,19 +107,31 @@ fn sleep(task: &Arc<Task>, deadline: Deadline, left: Option<UserPtr<Timespec>>) 
     if clocks.passed(deadline) {
         return Step::Done(Ok(0));
     }
-    let rule = if left.is_some() { OnSignal::RestartBlock } else { OnSignal::RestartNoHandler };
+    let rule = if left.is_some() {
+        OnSignal::RestartBlock
+    } else {
+        OnSignal::RestartNoHandler
+    };
     if let Some(left) = left
         && task.interrupted()
     {
         // Written now, since an interruption does not come back here.
-        if let Err(error) = task.mm().put_opt(left, &Timespec::from_nanos(clocks.until(deadline))) {
+        if let Err(error) = task
+            .mm()
+            .put_opt(left, &Timespec::from_nanos(clocks.until(deadline)))
+        {
             return Step::Done(Err(error));
         }
     }
     Step::Wait(Wait::until(Some(deadline)).on_signal(rule))
 }
 
-pub(super) fn nanosleep(task: &Arc<Task>, time: UserPtr<Timespec>, left: UserPtr<Timespec>, state: &mut CallState) -> Step {
+pub(super) fn nanosleep(
+    task: &Arc<Task>,
+    time: UserPtr<Timespec>,
+    left: UserPtr<Timespec>,
+    state: &mut CallState,
+) -> Step {
     // By POSIX on CLOCK_REALTIME, but a step of that clock does not change how long it sleeps.
     clock_nanosleep(task, MONOTONIC, 0, time, left, state)
 }
@@ -127,7 +160,11 @@ pub(super) fn clock_nanosleep(
             return Ok(Deadline { clock, nanos });
         }
         // A relative time on the realtime clock runs on the monotonic one.
-        let clock = if clock == Clock::Realtime { Clock::Monotonic } else { clock };
+        let clock = if clock == Clock::Realtime {
+            Clock::Monotonic
+        } else {
+            clock
+        };
         Ok(task.kernel.clocks().after(clock, nanos))
     })();
     match prepared {
@@ -139,7 +176,12 @@ pub(super) fn clock_nanosleep(
     }
 }
 
-pub(super) fn setitimer(task: &Arc<Task>, which: u32, new: UserPtr<Itimerval>, old: UserPtr<Itimerval>) -> Result<(), Errno> {
+pub(super) fn setitimer(
+    task: &Arc<Task>,
+    which: u32,
+    new: UserPtr<Itimerval>,
+    old: UserPtr<Itimerval>,
+) -> Result<(), Errno> {
     if which != 0 {
         return Err(Errno::EINVAL);
     }
@@ -151,7 +193,13 @@ pub(super) fn setitimer(task: &Arc<Task>, which: u32, new: UserPtr<Itimerval>, o
     let value = new.value.to_nanos().ok_or(Errno::EINVAL)?;
     let interval = new.interval.to_nanos().ok_or(Errno::EINVAL)?;
     let before = task.process.real_timer.set(value, interval);
-    mm.put_opt(old, &Itimerval { interval: Timeval::from_nanos(before.1), value: Timeval::from_nanos(before.0) })
+    mm.put_opt(
+        old,
+        &Itimerval {
+            interval: Timeval::from_nanos(before.1),
+            value: Timeval::from_nanos(before.0),
+        },
+    )
 }
 
 pub(super) fn getitimer(task: &Arc<Task>, which: u32, to: UserPtr<Itimerval>) -> Result<(), Errno> {
@@ -159,11 +207,20 @@ pub(super) fn getitimer(task: &Arc<Task>, which: u32, to: UserPtr<Itimerval>) ->
         return Err(Errno::EINVAL);
     }
     let (left, interval) = task.process.real_timer.get();
-    task.mm().put(to, &Itimerval { interval: Timeval::from_nanos(interval), value: Timeval::from_nanos(left) })
+    task.mm().put(
+        to,
+        &Itimerval {
+            interval: Timeval::from_nanos(interval),
+            value: Timeval::from_nanos(left),
+        },
+    )
 }
 
 pub(super) fn alarm(task: &Arc<Task>, seconds: u32) -> Result<usize, Errno> {
-    let (left, _) = task.process.real_timer.set(i64::from(seconds) * 1_000_000_000, 0);
+    let (left, _) = task
+        .process
+        .real_timer
+        .set(i64::from(seconds) * 1_000_000_000, 0);
     // Rounded to the nearest second, but never to none where something was left.
     let whole = (left + 500_000_000) / 1_000_000_000;
     usize::try_from(if left > 0 { whole.max(1) } else { 0 }).map_err(|_| Errno::EOVERFLOW)

@@ -68,12 +68,22 @@ pub struct Wait {
 impl Wait {
     /// Waits for a queue to tell of these events; restarts by SA_RESTART.
     pub fn on(queue: &Arc<WaitQueue>, events: EventMask) -> Wait {
-        Wait { queues: SmallVec::from_iter([(Arc::clone(queue), events)]), deadline: None, on_signal: OnSignal::Restart, exclusive: false }
+        Wait {
+            queues: SmallVec::from_iter([(Arc::clone(queue), events)]),
+            deadline: None,
+            on_signal: OnSignal::Restart,
+            exclusive: false,
+        }
     }
 
     /// Waits for a deadline or a signal alone.
     pub fn until(deadline: Option<Deadline>) -> Wait {
-        Wait { queues: SmallVec::new(), deadline, on_signal: OnSignal::Interrupt, exclusive: false }
+        Wait {
+            queues: SmallVec::new(),
+            deadline,
+            on_signal: OnSignal::Interrupt,
+            exclusive: false,
+        }
     }
 
     /// With this deadline too.

@@ -102,7 +102,12 @@ pub(crate) struct Parts {
 }
 
 impl Process {
-    pub(crate) fn new(kernel: &Arc<Kernel>, pid: u32, limits: Limits, handlers: Arc<Mutex<Handlers, crate::sync::order::SigHandlers>>) -> Arc<Process> {
+    pub(crate) fn new(
+        kernel: &Arc<Kernel>,
+        pid: u32,
+        limits: Limits,
+        handlers: Arc<Mutex<Handlers, crate::sync::order::SigHandlers>>,
+    ) -> Arc<Process> {
         Arc::new(Process {
             pid,
             handlers: RwLock::new(handlers),
@@ -134,7 +139,12 @@ impl Process {
 }
 
 impl Task {
-    pub(crate) fn new(kernel: &Arc<Kernel>, tid: u32, process: &Arc<Process>, parts: Parts) -> Arc<Task> {
+    pub(crate) fn new(
+        kernel: &Arc<Kernel>,
+        tid: u32,
+        process: &Arc<Process>,
+        parts: Parts,
+    ) -> Arc<Task> {
         Arc::new_cyclic(|weak| Task {
             tid: AtomicU32::new(tid),
             process: Arc::clone(process),
@@ -174,7 +184,12 @@ impl Task {
     }
 
     fn wait_for_vfork(&self, child: u32) -> Step {
-        let process = self.kernel.tree().lock().process(child).map(|node| Arc::clone(&node.process));
+        let process = self
+            .kernel
+            .tree()
+            .lock()
+            .process(child)
+            .map(|node| Arc::clone(&node.process));
         match process {
             Ok(process) if !process.vfork_done.load(Ordering::SeqCst) => {
                 Step::Wait(Wait::on(&process.released, EventMask::IN).on_signal(OnSignal::Killable))
@@ -197,10 +212,14 @@ impl Task {
             return Err(Errno::EPERM);
         }
         let thread = flags.contains(CloneFlags::THREAD);
-        if (thread && !flags.contains(CloneFlags::SIGHAND)) || (flags.contains(CloneFlags::SIGHAND) && !flags.contains(CloneFlags::VM)) {
+        if (thread && !flags.contains(CloneFlags::SIGHAND))
+            || (flags.contains(CloneFlags::SIGHAND) && !flags.contains(CloneFlags::VM))
+        {
             return Err(Errno::EINVAL);
         }
-        if flags.contains(CloneFlags::CLEAR_SIGHAND | CloneFlags::SIGHAND) || flags.contains(CloneFlags::PIDFD) {
+        if flags.contains(CloneFlags::CLEAR_SIGHAND | CloneFlags::SIGHAND)
+            || flags.contains(CloneFlags::PIDFD)
+        {
             return Err(Errno::EINVAL);
         }
         let host_thread = self.thread()?;
@@ -208,7 +227,10 @@ impl Task {
             return Err(Errno::EAGAIN);
         }
         let kernel = &self.kernel;
-        let limit = kernel.limits().pids.min(u32::try_from(self.limit(super::Resource::Nproc)).unwrap_or(u32::MAX));
+        let limit = kernel
+            .limits()
+            .pids
+            .min(u32::try_from(self.limit(super::Resource::Nproc)).unwrap_or(u32::MAX));
         let tid = kernel.tree().lock().reserve(limit)?;
         let made = self.start_child(args, tid, host_thread.as_ref());
         if made.is_err() {
@@ -217,7 +239,12 @@ impl Task {
         made.map(|()| tid)
     }
 
-    fn start_child(self: &Arc<Self>, args: &CloneArgs, tid: u32, host_thread: &dyn platform::Thread) -> Result<(), Errno> {
+    fn start_child(
+        self: &Arc<Self>,
+        args: &CloneArgs,
+        tid: u32,
+        host_thread: &dyn platform::Thread,
+    ) -> Result<(), Errno> {
         let flags = args.flags;
         let kernel = &self.kernel;
         let thread = flags.contains(CloneFlags::THREAD);
@@ -236,9 +263,17 @@ impl Task {
             };
             let limits = *self.process.limits.lock();
             let process = Process::new(kernel, tid, limits, handlers);
-            process.exit_signal.store(args.exit_signal, Ordering::Relaxed);
-            process.dumpable.store(self.process.dumpable.load(Ordering::Relaxed), Ordering::Relaxed);
-            process.oom_score_adj.store(self.process.oom_score_adj.load(Ordering::Relaxed), Ordering::Relaxed);
+            process
+                .exit_signal
+                .store(args.exit_signal, Ordering::Relaxed);
+            process.dumpable.store(
+                self.process.dumpable.load(Ordering::Relaxed),
+                Ordering::Relaxed,
+            );
+            process.oom_score_adj.store(
+                self.process.oom_score_adj.load(Ordering::Relaxed),
+                Ordering::Relaxed,
+            );
             process
         };
         let mut regs = host_thread.regs();
@@ -250,25 +285,47 @@ impl Task {
             regs.fs_base = args.tls;
         }
         let local = kernel.local_numbers(process.pid, tid);
-        let start = Start { regs, fpu: Some(host_thread.fpu()), local };
+        let start = Start {
+            regs,
+            fpu: Some(host_thread.fpu()),
+            local,
+        };
         if flags.contains(CloneFlags::PARENT_SETTID) {
             self.mm().put(args.parent_tid, &tid)?;
         }
         let parent_mm = self.mm();
         let signals = *self.blocked.lock();
-        let stack = if flags.contains(CloneFlags::VM) && !flags.contains(CloneFlags::VFORK) { (0, 2, 0) } else { signals.stack };
+        let stack = if flags.contains(CloneFlags::VM) && !flags.contains(CloneFlags::VFORK) {
+            (0, 2, 0)
+        } else {
+            signals.stack
+        };
         let parts = |mm: Arc<Mm>| Parts {
             mm,
-            files: if flags.contains(CloneFlags::FILES) { self.files() } else { self.files().fork() },
-            fs: if flags.contains(CloneFlags::FS) { self.fs() } else { self.fs().fork() },
+            files: if flags.contains(CloneFlags::FILES) {
+                self.files()
+            } else {
+                self.files().fork()
+            },
+            fs: if flags.contains(CloneFlags::FS) {
+                self.fs()
+            } else {
+                self.fs().fork()
+            },
             creds: self.creds(),
-            signals: SignalState { mask: signals.mask, saved: None, stack },
+            signals: SignalState {
+                mask: signals.mask,
+                saved: None,
+                stack,
+            },
         };
         let publish = |task: &Arc<Task>, host: Arc<dyn platform::Thread>| {
             let name = *self.name.lock();
             *task.name.lock() = name;
-            task.no_new_privs.store(self.no_new_privs.load(Ordering::Relaxed), Ordering::Relaxed);
-            task.timer_slack.store(self.timer_slack.load(Ordering::Relaxed), Ordering::Relaxed);
+            task.no_new_privs
+                .store(self.no_new_privs.load(Ordering::Relaxed), Ordering::Relaxed);
+            task.timer_slack
+                .store(self.timer_slack.load(Ordering::Relaxed), Ordering::Relaxed);
             if flags.contains(CloneFlags::CHILD_CLEARTID) {
                 *task.clear_tid.lock() = args.child_tid;
             }
@@ -276,7 +333,8 @@ impl Task {
             process.threads.lock().push(Arc::clone(task));
             let parent = if flags.contains(CloneFlags::PARENT) {
                 let tree = kernel.tree().lock();
-                tree.process(self.process.pid).map_or((0, 0), |node| (node.parent, node.parent_tid))
+                tree.process(self.process.pid)
+                    .map_or((0, 0), |node| (node.parent, node.parent_tid))
             } else {
                 (self.process.pid, self.tid())
             };
@@ -318,7 +376,11 @@ impl Task {
 
     /// An empty mask, for the first task.
     pub(crate) fn initial_signals() -> SignalState {
-        SignalState { mask: SigSet::EMPTY, saved: None, stack: (0, 2, 0) }
+        SignalState {
+            mask: SigSet::EMPTY,
+            saved: None,
+            stack: (0, 2, 0),
+        }
     }
 
     /// Gives the task its host thread, and lets reports find it (the first task).

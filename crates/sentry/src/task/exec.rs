@@ -34,11 +34,28 @@ impl Task {
         let creds = self.creds();
         let fs = self.fs();
         let open = |path: &[u8]| {
-            let context = PathCx { fs: &fs, creds: &creds, dirfd: None };
-            self.kernel.vfs().open_exec(&context, path, abi::fs::AtFlags::empty())
+            let context = PathCx {
+                fs: &fs,
+                creds: &creds,
+                dirfd: None,
+            };
+            self.kernel
+                .vfs()
+                .open_exec(&context, path, abi::fs::AtFlags::empty())
         };
-        let name = request.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
-        let program = match Program::read(&request.path, request.file, request.args, request.env, &open) {
+        let name = request
+            .path
+            .rsplit(|byte| *byte == b'/')
+            .next()
+            .unwrap_or_default()
+            .to_vec();
+        let program = match Program::read(
+            &request.path,
+            request.file,
+            request.args,
+            request.env,
+            &open,
+        ) {
             Ok(program) => program,
             Err(error) => return Step::Done(Err(error)),
         };
@@ -49,13 +66,19 @@ impl Task {
                 }
             }
             if !self.alone() {
-                return Step::Wait(Wait::on(&self.process.child_changed, EventMask::IN).on_signal(OnSignal::Killable));
+                return Step::Wait(
+                    Wait::on(&self.process.child_changed, EventMask::IN)
+                        .on_signal(OnSignal::Killable),
+                );
             }
         }
         match self.replace(&program, &name) {
             Ok(step) => step,
             Err(_) => {
-                self.process.end(super::ExitStatus::Signal(abi::signal::Signal::SIGKILL, false));
+                self.process.end(super::ExitStatus::Signal(
+                    abi::signal::Signal::SIGKILL,
+                    false,
+                ));
                 Step::NoReturn
             }
         }
@@ -77,22 +100,34 @@ impl Task {
         } else {
             Mm::new(old.host())?
         };
-        mm.limit_as.store(self.limit(Resource::As), Ordering::Relaxed);
-        mm.limit_data.store(self.limit(Resource::Data), Ordering::Relaxed);
-        mm.limit_stack.store(self.limit(Resource::Stack), Ordering::Relaxed);
+        mm.limit_as
+            .store(self.limit(Resource::As), Ordering::Relaxed);
+        mm.limit_data
+            .store(self.limit(Resource::Data), Ordering::Relaxed);
+        mm.limit_stack
+            .store(self.limit(Resource::Stack), Ordering::Relaxed);
 
         // The file's set-user-ID bits count where the mount honours them and no_new_privs is off.
         let attrs = program.file.attrs()?;
-        let nosuid = program.file.location().is_some_and(|at| at.mount.flags().contains(abi::fs::MountFlags::NOSUID));
+        let nosuid = program
+            .file
+            .location()
+            .is_some_and(|at| at.mount.flags().contains(abi::fs::MountFlags::NOSUID));
         let honour = !nosuid && !self.no_new_privs.load(Ordering::Relaxed);
-        let (creds, secure) = self.creds().exec((attrs.mode, attrs.uid, attrs.gid), honour);
+        let (creds, secure) = self
+            .creds()
+            .exec((attrs.mode, attrs.uid, attrs.gid), honour);
         let entry = program.load(&mm, &creds, secure, kernel.vdso())?;
         self.set_creds(creds);
         mm.set_exe(program.file.location().cloned());
 
         // Everything that does not outlive a program.
         let files = self.files();
-        let files = if Arc::strong_count(&files) > 2 { files.fork() } else { files };
+        let files = if Arc::strong_count(&files) > 2 {
+            files.fork()
+        } else {
+            files
+        };
         files.close_on_exec();
         self.set_files(files);
         let handlers = self.process.handlers();
@@ -102,12 +137,26 @@ impl Task {
         self.set_alt_stack((0, 2, 0));
         self.robust_list.store(0, Ordering::Relaxed);
         *self.clear_tid.lock() = UserPtr::new(0);
-        self.death_signal.store(if secure { 0 } else { self.death_signal.load(Ordering::Relaxed) }, Ordering::Relaxed);
+        self.death_signal.store(
+            if secure {
+                0
+            } else {
+                self.death_signal.load(Ordering::Relaxed)
+            },
+            Ordering::Relaxed,
+        );
         self.set_name(name);
         self.process.execed.store(true, Ordering::Relaxed);
-        self.process.dumpable.store(u8::from(!secure), Ordering::Relaxed);
+        self.process
+            .dumpable
+            .store(u8::from(!secure), Ordering::Relaxed);
 
-        let regs = Regs { rip: entry.rip, rsp: entry.rsp, eflags: 0x202, ..Regs::default() };
+        let regs = Regs {
+            rip: entry.rip,
+            rsp: entry.rsp,
+            eflags: 0x202,
+            ..Regs::default()
+        };
         let thread = self.thread()?;
         if in_place {
             thread.set_regs(&regs);
@@ -122,7 +171,11 @@ impl Task {
         old.leave(true);
         *self.mm.write() = Arc::clone(&mm);
         self.process.release_vfork();
-        let fresh = mm.space().thread(&Start { regs, fpu: None, local })?;
+        let fresh = mm.space().thread(&Start {
+            regs,
+            fpu: None,
+            local,
+        })?;
         self.attach(fresh);
         Ok(Step::Gone)
     }
@@ -145,20 +198,46 @@ impl Task {
         let creds = self.creds();
         let fs = self.fs();
         let open = |path: &[u8]| {
-            let context = PathCx { fs: &fs, creds: &creds, dirfd: None };
-            self.kernel.vfs().open_exec(&context, path, abi::fs::AtFlags::empty())
+            let context = PathCx {
+                fs: &fs,
+                creds: &creds,
+                dirfd: None,
+            };
+            self.kernel
+                .vfs()
+                .open_exec(&context, path, abi::fs::AtFlags::empty())
         };
-        let name = request.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
-        let program = Program::read(&request.path, request.file, request.args, request.env, &open)?;
+        let name = request
+            .path
+            .rsplit(|byte| *byte == b'/')
+            .next()
+            .unwrap_or_default()
+            .to_vec();
+        let program = Program::read(
+            &request.path,
+            request.file,
+            request.args,
+            request.env,
+            &open,
+        )?;
         let mm = self.mm();
         let entry = program.load(&mm, &creds, false, self.kernel.vdso())?;
         mm.set_exe(program.file.location().cloned());
         self.set_name(&name);
         self.process.execed.store(true, Ordering::Relaxed);
         self.set_mask(SigSet::EMPTY);
-        let regs = Regs { rip: entry.rip, rsp: entry.rsp, eflags: 0x202, ..Regs::default() };
+        let regs = Regs {
+            rip: entry.rip,
+            rsp: entry.rsp,
+            eflags: 0x202,
+            ..Regs::default()
+        };
         let local = self.kernel.local_numbers(self.process.pid, self.tid());
-        let thread = mm.space().thread(&Start { regs, fpu: None, local })?;
+        let thread = mm.space().thread(&Start {
+            regs,
+            fpu: None,
+            local,
+        })?;
         self.attach(thread);
         Ok(())
     }

@@ -75,7 +75,11 @@ impl Process {
         for task in self.threads() {
             task.notify();
             // Where no other process uses the memory, nothing need be waited for: the stub is about to be killed.
-            if task.mm().sole_user() { task.claim() } else { task.poke() }
+            if task.mm().sole_user() {
+                task.claim()
+            } else {
+                task.poke()
+            }
         }
     }
 
@@ -176,7 +180,9 @@ impl Task {
         }
         let creds = self.creds();
         let mut tree = kernel.tree().lock();
-        let Some(node) = tree.nodes.get_mut(&process.pid) else { return };
+        let Some(node) = tree.nodes.get_mut(&process.pid) else {
+            return;
+        };
         node.exit = Some(status);
         node.report = None;
         node.ids = (creds.uid.real, creds.gid.real);
@@ -205,15 +211,29 @@ impl Task {
             .map(|node| node.children.iter().copied().collect::<Vec<_>>())
             .unwrap_or_default()
             .into_iter()
-            .filter(|child| tree.nodes.get(child).is_some_and(|node| node.exit.is_some()))
+            .filter(|child| {
+                tree.nodes
+                    .get(child)
+                    .is_some_and(|node| node.exit.is_some())
+            })
             .collect();
-        let parent_process = tree.nodes.get(&parent).map(|node| Arc::clone(&node.process));
+        let parent_process = tree
+            .nodes
+            .get(&parent)
+            .map(|node| Arc::clone(&node.process));
         drop(tree);
         for orphan in orphans {
             for task in orphan.threads() {
-                if let Some(signal) = Signal::from_raw(u32::from(task.death_signal.load(Ordering::Relaxed))) {
+                if let Some(signal) =
+                    Signal::from_raw(u32::from(task.death_signal.load(Ordering::Relaxed)))
+                {
                     // An orphan that ends meanwhile needs no signal.
-                    let _ = task.send(SigInfo::sent_by(signal, abi::signal::SI_USER, process.pid, creds.uid.real));
+                    let _ = task.send(SigInfo::sent_by(
+                        signal,
+                        abi::signal::SI_USER,
+                        process.pid,
+                        creds.uid.real,
+                    ));
                 }
             }
         }
@@ -223,7 +243,8 @@ impl Task {
         let Some(parent) = parent_process else { return };
         let action = parent.handlers().lock().get(Signal::SIGCHLD);
         let signal = process.exit_signal.load(Ordering::Relaxed);
-        let unwanted = signal == Signal::SIGCHLD.raw() && (action.handler == SIG_IGN || action.flags & SA_NOCLDWAIT != 0);
+        let unwanted = signal == Signal::SIGCHLD.raw()
+            && (action.handler == SIG_IGN || action.flags & SA_NOCLDWAIT != 0);
         if unwanted {
             let gone = kernel.tree().lock().reap(process.pid);
             drop(gone);
@@ -258,10 +279,16 @@ impl Task {
         let mut tree = self.kernel.tree().lock();
         let me = self.process.pid;
         let group = tree.process(me).map_or(0, |node| node.group);
-        let children: Vec<u32> = tree.nodes.get(&me).map(|node| node.children.iter().copied().collect()).unwrap_or_default();
+        let children: Vec<u32> = tree
+            .nodes
+            .get(&me)
+            .map(|node| node.children.iter().copied().collect())
+            .unwrap_or_default();
         let mut any = false;
         for pid in children {
-            let Some(node) = tree.nodes.get_mut(&pid) else { continue };
+            let Some(node) = tree.nodes.get_mut(&pid) else {
+                continue;
+            };
             let wanted = match which {
                 WaitFor::Any => true,
                 WaitFor::Process(wanted) => wanted == pid,
@@ -269,7 +296,8 @@ impl Task {
                 WaitFor::Group(wanted) => node.group == wanted,
             };
             let clone = node.process.exit_signal.load(Ordering::Relaxed) != Signal::SIGCHLD.raw();
-            let kind = options.contains(WaitOptions::ALL) || clone == options.contains(WaitOptions::CLONE);
+            let kind =
+                options.contains(WaitOptions::ALL) || clone == options.contains(WaitOptions::CLONE);
             if !wanted || !kind {
                 continue;
             }
@@ -278,10 +306,18 @@ impl Task {
                 if !options.contains(WaitOptions::EXITED) {
                     continue;
                 }
-                let found = Found { pid, uid: node.ids.0, status: status.to_wait(), info: status.to_siginfo(), cpu: node.cpu };
+                let found = Found {
+                    pid,
+                    uid: node.ids.0,
+                    status: status.to_wait(),
+                    info: status.to_siginfo(),
+                    cpu: node.cpu,
+                };
                 if !options.contains(WaitOptions::NOWAIT) {
                     let gone = tree.reap(pid);
-                    self.process.children_cpu.fetch_add(found.cpu, Ordering::Relaxed);
+                    self.process
+                        .children_cpu
+                        .fetch_add(found.cpu, Ordering::Relaxed);
                     drop(tree);
                     drop(gone);
                 }
@@ -290,11 +326,23 @@ impl Task {
             let found = match node.report {
                 Some(Report::Stopped(signal)) if options.contains(WaitOptions::STOPPED) => {
                     let number = i32::from(signal.raw());
-                    Found { pid, uid: 0, status: u32::from(signal.raw()) << 8 | 0x7f, info: (abi::signal::CLD_STOPPED, number), cpu: 0 }
+                    Found {
+                        pid,
+                        uid: 0,
+                        status: u32::from(signal.raw()) << 8 | 0x7f,
+                        info: (abi::signal::CLD_STOPPED, number),
+                        cpu: 0,
+                    }
                 }
                 Some(Report::Continued) if options.contains(WaitOptions::CONTINUED) => {
                     let number = i32::from(Signal::SIGCONT.raw());
-                    Found { pid, uid: 0, status: 0xffff, info: (abi::signal::CLD_CONTINUED, number), cpu: 0 }
+                    Found {
+                        pid,
+                        uid: 0,
+                        status: 0xffff,
+                        info: (abi::signal::CLD_CONTINUED, number),
+                        cpu: 0,
+                    }
                 }
                 _ => continue,
             };
@@ -310,6 +358,9 @@ impl Task {
         if options.contains(WaitOptions::NOHANG) {
             return Err(Step::Done(Ok(0)));
         }
-        Err(Step::Wait(Wait::on(&self.process.child_changed, EventMask::IN)))
+        Err(Step::Wait(Wait::on(
+            &self.process.child_changed,
+            EventMask::IN,
+        )))
     }
 }

@@ -47,7 +47,11 @@ impl Resource {
 
     /// The resource with this number; EINVAL.
     pub fn from_raw(raw: u32) -> Result<Resource, Errno> {
-        usize::try_from(raw).ok().and_then(|raw| Resource::ALL.get(raw)).map(|row| row.0).ok_or(Errno::EINVAL)
+        usize::try_from(raw)
+            .ok()
+            .and_then(|raw| Resource::ALL.get(raw))
+            .map(|row| row.0)
+            .ok_or(Errno::EINVAL)
     }
 }
 

@@ -34,7 +34,9 @@ use platform::Thread;
 
 use crate::kernel::Kernel;
 use crate::mm::Mm;
-use crate::sync::order::{Credentials as CredentialsClass, Leaf, SigHandlers, SigPending, TaskState};
+use crate::sync::order::{
+    Credentials as CredentialsClass, Leaf, SigHandlers, SigPending, TaskState,
+};
 use crate::sync::{Mutex, RwLock, WaitQueue};
 use crate::vfs::{FdTable, FsContext};
 use credentials::Credentials;
@@ -231,7 +233,11 @@ impl Process {
     /// Any thread of it, its first where that lives.
     pub fn any_thread(&self) -> Option<Arc<Task>> {
         let threads = self.threads.lock();
-        threads.iter().find(|task| task.is_leader()).or_else(|| threads.first()).cloned()
+        threads
+            .iter()
+            .find(|task| task.is_leader())
+            .or_else(|| threads.first())
+            .cloned()
     }
 
     /// The signal handlers.

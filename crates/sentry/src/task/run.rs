@@ -117,11 +117,17 @@ impl Call {
 
 impl Run {
     pub(super) fn new(weak: Weak<Task>) -> Run {
-        Run { state: AtomicU8::new(KERNEL), call: Mutex::new(None), weak }
+        Run {
+            state: AtomicU8::new(KERNEL),
+            call: Mutex::new(None),
+            weak,
+        }
     }
 
     fn change(&self, from: u8, to: u8) -> bool {
-        self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        self.state
+            .compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
     }
 
     pub(super) fn set_guest(&self) {
@@ -238,7 +244,11 @@ impl Task {
         }
         let Ok(thread) = self.thread() else { return };
         match thread.event() {
-            Event::Call { number, args, compat } => {
+            Event::Call {
+                number,
+                args,
+                compat,
+            } => {
                 // 32-bit calls have numbers of their own, none of which is served.
                 if thread.is_full() && !compat {
                     let rip = thread.rip();
@@ -246,10 +256,19 @@ impl Task {
                         thread.set_rip(at);
                     }
                 }
-                let number = if compat { u32::MAX } else { u32::try_from(number).unwrap_or(u32::MAX) };
+                let number = if compat {
+                    u32::MAX
+                } else {
+                    u32::try_from(number).unwrap_or(u32::MAX)
+                };
                 self.run_call(Call::new(number, args), &thread);
             }
-            Event::Fault { info, trap, error, address } => {
+            Event::Fault {
+                info,
+                trap,
+                error,
+                address,
+            } => {
                 if let Some(call) = self.patched_fault(thread.as_ref()) {
                     return match call.outcome {
                         Outcome::Pending => self.run_call(call, &thread),
@@ -258,7 +277,11 @@ impl Task {
                 }
                 let mut call = Call::resume();
                 if let Some(info) = self.judge_fault(&info, trap, error, address) {
-                    call.fault = FaultInfo { trap, error, address };
+                    call.fault = FaultInfo {
+                        trap,
+                        error,
+                        address,
+                    };
                     self.force(info);
                 }
                 self.leave(call, &thread);
@@ -290,7 +313,10 @@ impl Task {
         let call = |after: u64| {
             let mut regs = thread.regs();
             let number = u32::try_from(regs.rax).unwrap_or(u32::MAX);
-            let call = Call::new(number, [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9]);
+            let call = Call::new(
+                number,
+                [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9],
+            );
             regs.rip = after;
             thread.set_regs(&regs);
             call
@@ -318,14 +344,25 @@ impl Task {
     /// What signal a fault is, or `None` where it was served.
     fn judge_fault(&self, host: &SigInfo, trap: u64, error: u64, address: u64) -> Option<SigInfo> {
         const PAGE_FAULT: u64 = 14;
-        let signal = u32::try_from(host.signo).ok().and_then(Signal::from_raw).unwrap_or(Signal::SIGSEGV);
+        let signal = u32::try_from(host.signo)
+            .ok()
+            .and_then(Signal::from_raw)
+            .unwrap_or(Signal::SIGSEGV);
         if trap == PAGE_FAULT && matches!(signal, Signal::SIGSEGV | Signal::SIGBUS) {
             let (write, exec) = (error & 2 != 0, error & 16 != 0);
             if signal == Signal::SIGBUS {
                 return Some(SigInfo::fault(Signal::SIGBUS, 2, address));
             }
             if address >= platform::USER_TOP {
-                return Some(SigInfo::fault(Signal::SIGSEGV, if address >> 47 != 0 { abi::signal::SI_KERNEL } else { 1 }, address));
+                return Some(SigInfo::fault(
+                    Signal::SIGSEGV,
+                    if address >> 47 != 0 {
+                        abi::signal::SI_KERNEL
+                    } else {
+                        1
+                    },
+                    address,
+                ));
             }
             return match self.mm().fault(address, write, exec) {
                 Fault::Served => None,
@@ -380,14 +417,22 @@ impl Task {
                 Step::Gone => return,
                 Step::Atomic { addr, old, new } => {
                     call.unregister(&self.kernel);
-                    call.state = CallState::Atomic { addr, found: None, expected: old };
+                    call.state = CallState::Atomic {
+                        addr,
+                        found: None,
+                        expected: old,
+                    };
                     self.run.keep(call);
                     self.run.set_guest();
                     thread.atomic(addr, old, new);
                     return;
                 }
                 Step::Wait(wait) => {
-                    let ends = if wait.on_signal == OnSignal::Killable { self.is_ending() } else { self.interrupted() };
+                    let ends = if wait.on_signal == OnSignal::Killable {
+                        self.is_ending()
+                    } else {
+                        self.interrupted()
+                    };
                     if ends {
                         call.unregister(&self.kernel);
                         call.outcome = Outcome::Interrupted(wait.on_signal);
@@ -435,7 +480,10 @@ impl Task {
             if self.attention.load(Ordering::SeqCst) {
                 call.flush(&self.mm(), thread.as_ref());
             }
-            if self.attention.swap(false, Ordering::SeqCst) || matches!(call.outcome, Outcome::Interrupted(_)) || self.process.is_stopped() {
+            if self.attention.swap(false, Ordering::SeqCst)
+                || matches!(call.outcome, Outcome::Interrupted(_))
+                || self.process.is_stopped()
+            {
                 if self.process.is_stopped() {
                     self.run.keep(call);
                     self.run.state.store(STOPPED, Ordering::SeqCst);
@@ -466,10 +514,14 @@ impl Task {
                     match rule {
                         OnSignal::Interrupt => {
                             let done = call.state.cancel(&self.kernel);
-                            call.outcome = Outcome::Result(done.unwrap_or(Errno::EINTR.to_return()));
+                            call.outcome =
+                                Outcome::Result(done.unwrap_or(Errno::EINTR.to_return()));
                         }
                         OnSignal::Partial(done) => call.outcome = Outcome::Result(done as u64),
-                        OnSignal::Restart | OnSignal::RestartNoHandler | OnSignal::RestartBlock | OnSignal::Killable => {
+                        OnSignal::Restart
+                        | OnSignal::RestartNoHandler
+                        | OnSignal::RestartBlock
+                        | OnSignal::Killable => {
                             return self.run_call(call, thread);
                         }
                     }
@@ -510,8 +562,12 @@ impl Task {
     /// Takes one signal and does what is to be done about it.
     fn deliver(self: &Arc<Self>, call: &mut Call, thread: &Arc<dyn Thread>) {
         let mask = self.mask();
-        let Some(info) = self.take_signal(abi::signal::SigSet(!mask.0)) else { return };
-        let Some(signal) = u32::try_from(info.signo).ok().and_then(Signal::from_raw) else { return };
+        let Some(info) = self.take_signal(abi::signal::SigSet(!mask.0)) else {
+            return;
+        };
+        let Some(signal) = u32::try_from(info.signo).ok().and_then(Signal::from_raw) else {
+            return;
+        };
         let handlers = self.process.handlers();
         let action = {
             let mut handlers = handlers.lock();
@@ -547,7 +603,10 @@ impl Task {
                 let again = match rule {
                     OnSignal::Restart => action.flags & SA_RESTART != 0,
                     OnSignal::Killable => true,
-                    OnSignal::Interrupt | OnSignal::RestartNoHandler | OnSignal::RestartBlock | OnSignal::Partial(_) => false,
+                    OnSignal::Interrupt
+                    | OnSignal::RestartNoHandler
+                    | OnSignal::RestartBlock
+                    | OnSignal::Partial(_) => false,
                 };
                 let done = call.state.cancel(&self.kernel);
                 match (done, rule) {
@@ -567,10 +626,22 @@ impl Task {
             let mut blocked = self.blocked.lock();
             blocked.saved.take().unwrap_or(mask)
         };
-        if self.enter_handler(thread.as_ref(), &mut regs, &action, &info, saved, call.fault).is_err() {
+        if self
+            .enter_handler(
+                thread.as_ref(),
+                &mut regs,
+                &action,
+                &info,
+                saved,
+                call.fault,
+            )
+            .is_err()
+        {
             // No stack for the handler: SIGSEGV, by its default action where that was what failed.
             if signal == Signal::SIGSEGV {
-                handlers.lock().set(signal, abi::signal::SigAction::default());
+                handlers
+                    .lock()
+                    .set(signal, abi::signal::SigAction::default());
             }
             self.force(SigInfo::new(Signal::SIGSEGV, abi::signal::SI_KERNEL));
             call.outcome = Outcome::Resume;

@@ -57,22 +57,32 @@ impl Handlers {
     /// After exec: what was caught is as at the start, what was ignored stays ignored.
     pub fn reset(&mut self) {
         for action in &mut self.0 {
-            let handler = if action.handler == SIG_IGN { SIG_IGN } else { SIG_DFL };
-            *action = SigAction { handler, ..SigAction::default() };
+            let handler = if action.handler == SIG_IGN {
+                SIG_IGN
+            } else {
+                SIG_DFL
+            };
+            *action = SigAction {
+                handler,
+                ..SigAction::default()
+            };
         }
     }
 
     /// Whether a signal would be thrown away.
     pub fn ignores(&self, signal: Signal) -> bool {
         let handler = self.get(signal).handler;
-        handler == SIG_IGN || (handler == SIG_DFL && default_action(signal) == DefaultAction::Ignore)
+        handler == SIG_IGN
+            || (handler == SIG_DFL && default_action(signal) == DefaultAction::Ignore)
     }
 
     /// The signals that are ignored by choice, and those that are caught: `SigIgn` and `SigCgt`.
     pub fn sets(&self) -> (SigSet, SigSet) {
         let (mut ignored, mut caught) = (SigSet::EMPTY, SigSet::EMPTY);
         for number in 1..=u32::from(Signal::MAX) {
-            let Some(signal) = Signal::from_raw(number) else { continue };
+            let Some(signal) = Signal::from_raw(number) else {
+                continue;
+            };
             match self.get(signal).handler {
                 SIG_DFL => {}
                 SIG_IGN => ignored.insert(signal),
@@ -103,7 +113,9 @@ pub fn default_action(signal: Signal) -> DefaultAction {
     match signal {
         Signal::SIGCHLD | Signal::SIGURG | Signal::SIGWINCH => DefaultAction::Ignore,
         Signal::SIGCONT => DefaultAction::Continue,
-        Signal::SIGSTOP | Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU => DefaultAction::Stop,
+        Signal::SIGSTOP | Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU => {
+            DefaultAction::Stop
+        }
         Signal::SIGQUIT
         | Signal::SIGILL
         | Signal::SIGTRAP
@@ -171,7 +183,12 @@ impl Pending {
     /// Throws away all of these.
     pub fn discard(&mut self, signals: SigSet) {
         self.set = self.set.difference(signals);
-        self.queue.retain(|info| u32::try_from(info.signo).ok().and_then(Signal::from_raw).is_none_or(|signal| !signals.contains(signal)));
+        self.queue.retain(|info| {
+            u32::try_from(info.signo)
+                .ok()
+                .and_then(Signal::from_raw)
+                .is_none_or(|signal| !signals.contains(signal))
+        });
     }
 }
 
@@ -192,12 +209,18 @@ struct RealTimerState {
 
 impl RealTimer {
     pub(super) fn new(kernel: &Arc<Kernel>, pid: u32) -> Arc<RealTimer> {
-        Arc::new(RealTimer { kernel: Arc::downgrade(kernel), pid, state: Mutex::new(RealTimerState::default()) })
+        Arc::new(RealTimer {
+            kernel: Arc::downgrade(kernel),
+            pid,
+            state: Mutex::new(RealTimerState::default()),
+        })
     }
 
     /// Sets it to expire in `value` nanoseconds (0: never) and every `interval` from then; what was left, and the old interval.
     pub fn set(self: &Arc<Self>, value: i64, interval: i64) -> (i64, i64) {
-        let Some(kernel) = self.kernel.upgrade() else { return (0, 0) };
+        let Some(kernel) = self.kernel.upgrade() else {
+            return (0, 0);
+        };
         let old = self.get();
         let previous = core::mem::take(&mut *self.state.lock());
         if let Some(armed) = previous.armed {
@@ -207,7 +230,11 @@ impl RealTimer {
             let deadline = kernel.clocks().after(Clock::Monotonic, value);
             let me: Weak<dyn OnTime> = Arc::downgrade(&(Arc::clone(self) as Arc<dyn OnTime>));
             let armed = kernel.arm(deadline, me);
-            *self.state.lock() = RealTimerState { next: Some(deadline.nanos), interval, armed: Some(armed) };
+            *self.state.lock() = RealTimerState {
+                next: Some(deadline.nanos),
+                interval,
+                armed: Some(armed),
+            };
         }
         old
     }
@@ -215,15 +242,21 @@ impl RealTimer {
     /// What is left, and the interval: nanoseconds.
     pub fn get(&self) -> (i64, i64) {
         let state = *self.state.lock();
-        let Some(kernel) = self.kernel.upgrade() else { return (0, 0) };
-        let left = state.next.map_or(0, |next| (next - kernel.clocks().now(Clock::Monotonic)).max(1));
+        let Some(kernel) = self.kernel.upgrade() else {
+            return (0, 0);
+        };
+        let left = state.next.map_or(0, |next| {
+            (next - kernel.clocks().now(Clock::Monotonic)).max(1)
+        });
         (left, state.interval)
     }
 }
 
 impl OnTime for RealTimer {
     fn on_time(self: Arc<Self>, timer: TimerId) {
-        let Some(kernel) = self.kernel.upgrade() else { return };
+        let Some(kernel) = self.kernel.upgrade() else {
+            return;
+        };
         let mut state = self.state.lock();
         if state.armed != Some(timer) {
             return;
@@ -239,10 +272,20 @@ impl OnTime for RealTimer {
         drop(state);
         if let Some(next) = next {
             let me: Weak<dyn OnTime> = Arc::downgrade(&(Arc::clone(&self) as Arc<dyn OnTime>));
-            let armed = kernel.arm(crate::time::Deadline { clock: Clock::Monotonic, nanos: next }, me);
+            let armed = kernel.arm(
+                crate::time::Deadline {
+                    clock: Clock::Monotonic,
+                    nanos: next,
+                },
+                me,
+            );
             self.state.lock().armed = Some(armed);
         }
-        let process = kernel.tree().lock().process(self.pid).map(|node| Arc::clone(&node.process));
+        let process = kernel
+            .tree()
+            .lock()
+            .process(self.pid)
+            .map(|node| Arc::clone(&node.process));
         if let Ok(process) = process {
             // A process that has just ended needs no alarm.
             let _ = process.send(&kernel, SigInfo::new(Signal::SIGALRM, SI_KERNEL));
@@ -258,7 +301,10 @@ impl Process {
 
     /// Sends it a signal that any of its threads may take.
     pub fn send(self: &Arc<Self>, kernel: &Kernel, info: SigInfo) -> Result<(), Errno> {
-        let signal = u32::try_from(info.signo).ok().and_then(Signal::from_raw).ok_or(Errno::EINVAL)?;
+        let signal = u32::try_from(info.signo)
+            .ok()
+            .and_then(Signal::from_raw)
+            .ok_or(Errno::EINVAL)?;
         if !self.prepare(kernel, signal, None) {
             return Ok(());
         }
@@ -267,7 +313,9 @@ impl Process {
         self.signalled.notify(crate::sync::EventMask::IN);
         // The first thread where it can take it, else any that can; else it waits until one unblocks it.
         let threads = self.threads();
-        let takes = |task: &&Arc<Task>| signal == Signal::SIGKILL || !task.blocked.lock().mask.contains(signal);
+        let takes = |task: &&Arc<Task>| {
+            signal == Signal::SIGKILL || !task.blocked.lock().mask.contains(signal)
+        };
         if signal == Signal::SIGKILL {
             self.end(ExitStatus::Signal(signal, false));
             return Ok(());
@@ -289,11 +337,16 @@ impl Process {
         } else if STOPS.contains(signal) {
             self.discard(SigSet::of(Signal::SIGCONT));
         }
-        let ignored = self.handlers().lock().ignores(signal) && signal != Signal::SIGKILL && signal != Signal::SIGSTOP;
+        let ignored = self.handlers().lock().ignores(signal)
+            && signal != Signal::SIGKILL
+            && signal != Signal::SIGSTOP;
         // What is blocked is kept though it is ignored now: the handler may change before it is unblocked.
         let blocked = match to {
             Some(task) => task.blocked.lock().mask.contains(signal),
-            None => self.threads().iter().all(|task| task.blocked.lock().mask.contains(signal)),
+            None => self
+                .threads()
+                .iter()
+                .all(|task| task.blocked.lock().mask.contains(signal)),
         };
         !ignored || blocked
     }
@@ -335,10 +388,15 @@ impl Process {
     /// Tells the parent of a stop or a continuation.
     fn report(self: &Arc<Self>, kernel: &Kernel, report: Report) {
         let mut tree = kernel.tree().lock();
-        let Some(node) = tree.nodes.get_mut(&self.pid) else { return };
+        let Some(node) = tree.nodes.get_mut(&self.pid) else {
+            return;
+        };
         node.report = Some(report);
         let parent = node.parent;
-        let parent = tree.nodes.get(&parent).map(|node| Arc::clone(&node.process));
+        let parent = tree
+            .nodes
+            .get(&parent)
+            .map(|node| Arc::clone(&node.process));
         drop(tree);
         if let Some(parent) = parent {
             let (code, status) = match report {
@@ -358,7 +416,10 @@ impl Process {
 impl Task {
     /// Sends this thread a signal.
     pub fn send(&self, info: SigInfo) -> Result<(), Errno> {
-        let signal = u32::try_from(info.signo).ok().and_then(Signal::from_raw).ok_or(Errno::EINVAL)?;
+        let signal = u32::try_from(info.signo)
+            .ok()
+            .and_then(Signal::from_raw)
+            .ok_or(Errno::EINVAL)?;
         if signal == Signal::SIGKILL {
             self.process.end(ExitStatus::Signal(signal, false));
             return Ok(());
@@ -376,7 +437,9 @@ impl Task {
 
     /// Makes the thread take a signal that a fault of its own raised: where it is blocked or ignored, the process ends by it.
     pub fn force(&self, info: SigInfo) {
-        let Some(signal) = u32::try_from(info.signo).ok().and_then(Signal::from_raw) else { return };
+        let Some(signal) = u32::try_from(info.signo).ok().and_then(Signal::from_raw) else {
+            return;
+        };
         let handlers = self.process.handlers();
         let mut handlers = handlers.lock();
         let blocked = self.blocked.lock().mask.contains(signal);
@@ -437,7 +500,9 @@ impl Task {
 
     /// Whether a signal can be delivered now, or the process is ending.
     pub fn interrupted(&self) -> bool {
-        self.is_ending() || self.process.is_stopped() || !self.pending_set().difference(self.mask()).is_empty()
+        self.is_ending()
+            || self.process.is_stopped()
+            || !self.pending_set().difference(self.mask()).is_empty()
     }
 
     /// Takes a pending signal of this set, its own first (sigtimedwait(2), signalfd(2), delivery).

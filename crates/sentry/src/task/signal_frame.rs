@@ -52,15 +52,47 @@ const FRAME: u64 = size_of::<Frame>() as u64;
 
 fn to_array(regs: &Regs) -> [u64; 18] {
     [
-        regs.r8, regs.r9, regs.r10, regs.r11, regs.r12, regs.r13, regs.r14, regs.r15, regs.rdi, regs.rsi, regs.rbp, regs.rbx, regs.rdx,
-        regs.rax, regs.rcx, regs.rsp, regs.rip, regs.eflags,
+        regs.r8,
+        regs.r9,
+        regs.r10,
+        regs.r11,
+        regs.r12,
+        regs.r13,
+        regs.r14,
+        regs.r15,
+        regs.rdi,
+        regs.rsi,
+        regs.rbp,
+        regs.rbx,
+        regs.rdx,
+        regs.rax,
+        regs.rcx,
+        regs.rsp,
+        regs.rip,
+        regs.eflags,
     ]
 }
 
 fn from_array(from: &[u64; 18], regs: &mut Regs) {
     [
-        regs.r8, regs.r9, regs.r10, regs.r11, regs.r12, regs.r13, regs.r14, regs.r15, regs.rdi, regs.rsi, regs.rbp, regs.rbx, regs.rdx,
-        regs.rax, regs.rcx, regs.rsp, regs.rip, regs.eflags,
+        regs.r8,
+        regs.r9,
+        regs.r10,
+        regs.r11,
+        regs.r12,
+        regs.r13,
+        regs.r14,
+        regs.r15,
+        regs.rdi,
+        regs.rsi,
+        regs.rbp,
+        regs.rbx,
+        regs.rdx,
+        regs.rax,
+        regs.rcx,
+        regs.rsp,
+        regs.rip,
+        regs.eflags,
     ] = *from;
 }
 
@@ -85,7 +117,10 @@ impl Task {
     ) -> Result<(), Errno> {
         let mm = self.mm();
         let (sp, flags, size) = self.alt_stack();
-        let on_stack = flags & SS_DISABLE == 0 && regs.rsp.wrapping_sub(sp) <= size && regs.rsp > sp && size > 0;
+        let on_stack = flags & SS_DISABLE == 0
+            && regs.rsp.wrapping_sub(sp) <= size
+            && regs.rsp > sp
+            && size > 0;
         let usable = size > 0 && flags & SS_DISABLE == 0;
         let top = if action.flags & SA_ONSTACK != 0 && usable && !on_stack {
             sp.wrapping_add(size)
@@ -102,7 +137,13 @@ impl Task {
         if !fpu.0.is_empty() {
             mm.write(fpstate, &fpu.0)?;
         }
-        let state = if size == 0 { SS_DISABLE } else if on_stack { flags | SS_ONSTACK } else { flags };
+        let state = if size == 0 {
+            SS_DISABLE
+        } else if on_stack {
+            flags | SS_ONSTACK
+        } else {
+            flags
+        };
         let frame = Frame {
             restorer: action.restorer,
             context: UContext {
@@ -147,11 +188,18 @@ impl Task {
         let mut regs = thread.regs();
         let at = regs.rsp.wrapping_sub(8);
         let mut context = UContext::default();
-        mm.read(at.wrapping_add(core::mem::offset_of!(Frame, context) as u64), context.as_mut_bytes())?;
+        mm.read(
+            at.wrapping_add(core::mem::offset_of!(Frame, context) as u64),
+            context.as_mut_bytes(),
+        )?;
         let flags = regs.eflags;
         from_array(&context.regs, &mut regs);
         regs.eflags = flags & !USER_FLAGS | context.regs[17] & USER_FLAGS;
-        let fpu = if context.fpstate == 0 { None } else { Some(read_fpu(&mm, context.fpstate)?) };
+        let fpu = if context.fpstate == 0 {
+            None
+        } else {
+            Some(read_fpu(&mm, context.fpstate)?)
+        };
         if thread.set_fpu(fpu.as_ref()).is_err() {
             return Err(Errno::EFAULT);
         }
@@ -168,8 +216,13 @@ impl Task {
 fn read_fpu(mm: &crate::mm::Mm, addr: u64) -> Result<Fpu, Errno> {
     let mut bytes = vec![0; 512];
     mm.read(addr, &mut bytes)?;
-    let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    let len = if word(464) == 0x4650_5853 { word(468) as usize } else { 512 };
+    let word =
+        |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let len = if word(464) == 0x4650_5853 {
+        word(468) as usize
+    } else {
+        512
+    };
     if len > 512 && len <= MAX_FPU {
         bytes.resize(len, 0);
         mm.read(addr, &mut bytes)?;

@@ -24,7 +24,9 @@ impl ExitStatus {
     pub fn to_wait(self) -> u32 {
         match self {
             ExitStatus::Code(code) => u32::from(code) << 8,
-            ExitStatus::Signal(signal, core) => u32::from(signal.raw()) | if core { 0x80 } else { 0 },
+            ExitStatus::Signal(signal, core) => {
+                u32::from(signal.raw()) | if core { 0x80 } else { 0 }
+            }
         }
     }
 
@@ -90,17 +92,28 @@ pub const PID_MAX: u32 = 32_768;
 impl Tree {
     /// A number that nobody has, counted as a task until it is [entered](Tree::enter) or [given back](Tree::give_back). EAGAIN at `limit` tasks.
     pub fn reserve(&mut self, limit: u32) -> Result<u32, Errno> {
-        let zombies = self.nodes.values().filter(|node| node.exit.is_some()).count();
+        let zombies = self
+            .nodes
+            .values()
+            .filter(|node| node.exit.is_some())
+            .count();
         let count = self.tasks.len() + zombies + self.reserved as usize;
         if count >= limit as usize {
             return Err(Errno::EAGAIN);
         }
         for _ in 0..PID_MAX {
-            self.last = if self.last + 1 >= PID_MAX { 300 } else { self.last + 1 };
+            self.last = if self.last + 1 >= PID_MAX {
+                300
+            } else {
+                self.last + 1
+            };
             let number = self.last;
             let used = self.nodes.contains_key(&number)
                 || self.tasks.contains_key(&number)
-                || self.nodes.values().any(|node| node.group == number || node.session == number);
+                || self
+                    .nodes
+                    .values()
+                    .any(|node| node.group == number || node.session == number);
             if !used {
                 self.reserved += 1;
                 return Ok(number);
@@ -124,7 +137,10 @@ impl Tree {
         self.reserved -= 1;
         if task.is_leader() {
             let (parent, parent_tid) = parent.unwrap_or((0, 0));
-            let (group, session) = self.nodes.get(&parent).map_or((task.tid(), task.tid()), |node| (node.group, node.session));
+            let (group, session) = self
+                .nodes
+                .get(&parent)
+                .map_or((task.tid(), task.tid()), |node| (node.group, node.session));
             let node = Node {
                 process: Arc::clone(&task.process),
                 parent,
@@ -162,7 +178,9 @@ impl Tree {
 
     /// Whether a group has a member at all.
     pub fn group_exists(&self, group: u32, session: u32) -> bool {
-        self.nodes.values().any(|node| node.group == group && node.session == session)
+        self.nodes
+            .values()
+            .any(|node| node.group == group && node.session == session)
     }
 
     /// Takes a zombie out.

@@ -55,7 +55,10 @@ impl Clocks {
 
     /// The deadline this many nanoseconds from now.
     pub fn after(&self, clock: Clock, nanos: i64) -> Deadline {
-        Deadline { clock, nanos: self.now(clock).saturating_add(nanos.max(0)) }
+        Deadline {
+            clock,
+            nanos: self.now(clock).saturating_add(nanos.max(0)),
+        }
     }
 
     /// Whether a deadline has passed.
@@ -65,6 +68,9 @@ impl Clocks {
 
     /// How long until a deadline: nanoseconds, 0 where it has passed.
     pub fn until(&self, deadline: Deadline) -> i64 {
-        deadline.nanos.saturating_sub(self.now(deadline.clock)).max(0)
+        deadline
+            .nanos
+            .saturating_sub(self.now(deadline.clock))
+            .max(0)
     }
 }

@@ -38,17 +38,33 @@ struct Heap {
 impl Timers {
     /// An empty heap.
     pub const fn new() -> Timers {
-        Timers { heap: Mutex::new(Heap { entries: BTreeMap::new(), serial: 0, planned: i64::MAX }) }
+        Timers {
+            heap: Mutex::new(Heap {
+                entries: BTreeMap::new(),
+                serial: 0,
+                planned: i64::MAX,
+            }),
+        }
     }
 
     /// Arms a deadline: its name. Where it is the first, `plan` is told in how many nanoseconds the main loop is to look; it is called under the
     /// heap's lock, so that what was planned last is what counts.
-    pub fn arm(&self, clocks: &Clocks, deadline: Deadline, whom: Weak<dyn OnTime>, plan: &dyn Fn(i64)) -> TimerId {
+    pub fn arm(
+        &self,
+        clocks: &Clocks,
+        deadline: Deadline,
+        whom: Weak<dyn OnTime>,
+        plan: &dyn Fn(i64),
+    ) -> TimerId {
         let wait = clocks.until(deadline);
         let at = clocks.now(Clock::Monotonic).saturating_add(wait);
         let mut heap = self.heap.lock();
         heap.serial += 1;
-        let id = TimerId { clock: deadline.clock, nanos: deadline.nanos, serial: heap.serial };
+        let id = TimerId {
+            clock: deadline.clock,
+            nanos: deadline.nanos,
+            serial: heap.serial,
+        };
         heap.entries.insert(id, whom);
         if at < heap.planned {
             heap.planned = at;
@@ -70,7 +86,11 @@ impl Timers {
         let mut heap = self.heap.lock();
         for clock in [Clock::Realtime, Clock::Monotonic, Clock::Boottime] {
             let now = clocks.now(clock);
-            let first = TimerId { clock, nanos: i64::MIN, serial: 0 };
+            let first = TimerId {
+                clock,
+                nanos: i64::MIN,
+                serial: 0,
+            };
             while let Some((&id, _)) = heap.entries.range(first..).next() {
                 if id.clock != clock {
                     break;
@@ -85,7 +105,9 @@ impl Timers {
                 }
             }
         }
-        heap.planned = next.map_or(i64::MAX, |wait| clocks.now(Clock::Monotonic).saturating_add(wait));
+        heap.planned = next.map_or(i64::MAX, |wait| {
+            clocks.now(Clock::Monotonic).saturating_add(wait)
+        });
         if let Some(wait) = next {
             plan(wait);
         }
@@ -111,9 +133,25 @@ mod tests {
         let planned = std::cell::Cell::new(0);
         let plan = |wait: i64| planned.set(wait);
         let now = clocks.now(Clock::Monotonic);
-        let late = timers.arm(&clocks, Deadline { clock: Clock::Monotonic, nanos: now + 1_000_000_000_000 }, weak(), &plan);
+        let late = timers.arm(
+            &clocks,
+            Deadline {
+                clock: Clock::Monotonic,
+                nanos: now + 1_000_000_000_000,
+            },
+            weak(),
+            &plan,
+        );
         assert!(planned.get() > 999_000_000_000);
-        let soon = timers.arm(&clocks, Deadline { clock: Clock::Monotonic, nanos: now }, weak(), &plan);
+        let soon = timers.arm(
+            &clocks,
+            Deadline {
+                clock: Clock::Monotonic,
+                nanos: now,
+            },
+            weak(),
+            &plan,
+        );
         assert_eq!(planned.get(), 0);
         let passed = timers.expire(&clocks, &plan);
         assert_eq!(passed.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [soon]);

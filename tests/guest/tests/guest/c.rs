@@ -35,7 +35,13 @@ fn each_program_has_a_test() {
     let mut found: Vec<String> = std::fs::read_dir(guest::programs())
         .expect("the programs")
         .flatten()
-        .filter_map(|entry| entry.file_name().to_string_lossy().strip_suffix(".c").map(str::to_owned))
+        .filter_map(|entry| {
+            entry
+                .file_name()
+                .to_string_lossy()
+                .strip_suffix(".c")
+                .map(str::to_owned)
+        })
         .collect();
     let mut known: Vec<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
     found.sort();

@@ -2,7 +2,8 @@
 
 /// Runs a command line by `sh -c` both ways.
 fn shell(script: &str) {
-    let script = format!("set -u; work=$(mktemp -d); cd $work; trap 'cd /; rm -rf $work' EXIT\n{script}");
+    let script =
+        format!("set -u; work=$(mktemp -d); cd $work; trap 'cd /; rm -rf $work' EXIT\n{script}");
     guest::compare("/bin/sh", &["-c", &script]);
 }
 
@@ -40,7 +41,9 @@ scripts! {
 
 /// Runs a Python program both ways, from a file, as multiprocessing's spawn wants it.
 fn python(program: &str) {
-    shell(&format!("cat > p.py <<'PROGRAM_ENDS'\n{program}\nPROGRAM_ENDS\npython3 p.py"));
+    shell(&format!(
+        "cat > p.py <<'PROGRAM_ENDS'\n{program}\nPROGRAM_ENDS\npython3 p.py"
+    ));
 }
 
 macro_rules! python {
@@ -178,5 +181,7 @@ asyncio.run(main())
 
 #[test]
 fn python_venv() {
-    shell("python3 -m venv v && v/bin/python -c 'import sys; print(sys.prefix != sys.base_prefix)'; ls v/bin | grep -c python");
+    shell(
+        "python3 -m venv v && v/bin/python -c 'import sys; print(sys.prefix != sys.base_prefix)'; ls v/bin | grep -c python",
+    );
 }

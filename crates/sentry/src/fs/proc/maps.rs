@@ -50,18 +50,35 @@ fn resident_in(mm: &Mm, start: u64, area: &Area, left: &mut u64) -> Resident {
     }
     *left -= pages;
     // An area that went meanwhile has nothing resident.
-    let count = mm.residency(start, area.end - start).map_or(0, |bytes| bytes.iter().filter(|byte| **byte & 1 != 0).count() as u64);
+    let count = mm.residency(start, area.end - start).map_or(0, |bytes| {
+        bytes.iter().filter(|byte| **byte & 1 != 0).count() as u64
+    });
     match &area.mapping {
-        Mapping::Anonymous => Resident { anonymous: count, ..Resident::default() },
-        Mapping::Host { .. } => Resident { file: count, ..Resident::default() },
-        Mapping::Memory { .. } => Resident { shared: count, ..Resident::default() },
+        Mapping::Anonymous => Resident {
+            anonymous: count,
+            ..Resident::default()
+        },
+        Mapping::Host { .. } => Resident {
+            file: count,
+            ..Resident::default()
+        },
+        Mapping::Memory { .. } => Resident {
+            shared: count,
+            ..Resident::default()
+        },
         Mapping::PastEnd => Resident::default(),
     }
 }
 
 /// An area's line, with its newline.
 fn line(kernel: &Kernel, root: &Location, start: u64, area: &Area, to: &mut Vec<u8>) {
-    let flag = |prot: Prot, letter: char| if area.prot.contains(prot) { letter } else { '-' };
+    let flag = |prot: Prot, letter: char| {
+        if area.prot.contains(prot) {
+            letter
+        } else {
+            '-'
+        }
+    };
     let (mut dev, mut ino, mut offset) = (0, 0, 0);
     if let Some((file, at)) = &area.file {
         let key = file.inode().key();
@@ -69,8 +86,15 @@ fn line(kernel: &Kernel, root: &Location, start: u64, area: &Area, to: &mut Vec<
     }
     let (major, minor) = dev_parts(dev);
     let shared = if area.shared() { 's' } else { 'p' };
-    let (r, w, x) = (flag(Prot::READ, 'r'), flag(Prot::WRITE, 'w'), flag(Prot::EXEC, 'x'));
-    let mut text = format!("{start:08x}-{:08x} {r}{w}{x}{shared} {offset:08x} {major:02x}:{minor:02x} {ino} ", area.end);
+    let (r, w, x) = (
+        flag(Prot::READ, 'r'),
+        flag(Prot::WRITE, 'w'),
+        flag(Prot::EXEC, 'x'),
+    );
+    let mut text = format!(
+        "{start:08x}-{:08x} {r}{w}{x}{shared} {offset:08x} {major:02x}:{minor:02x} {ino} ",
+        area.end
+    );
     let name = match (&area.file, area.name) {
         (Some((file, _)), _) => kernel.vfs().file_path(file, root),
         (None, Some(name)) => name.as_bytes().to_vec(),
@@ -84,7 +108,11 @@ fn line(kernel: &Kernel, root: &Location, start: u64, area: &Area, to: &mut Vec<
     }
     to.extend_from_slice(text.as_bytes());
     for byte in name {
-        if byte == b'\n' { to.extend_from_slice(b"\\012") } else { to.push(byte) }
+        if byte == b'\n' {
+            to.extend_from_slice(b"\\012")
+        } else {
+            to.push(byte)
+        }
     }
     to.push(b'\n');
 }
@@ -111,7 +139,12 @@ fn sizes(size: Option<u64>, resident: Resident, locked: u64) -> String {
     let shared = resident.file + resident.shared;
     let mut text = String::new();
     if let Some(size) = size {
-        text.push_str(&format!("Size:           {:>8} kB\nKernelPageSize: {:>8} kB\nMMUPageSize:    {:>8} kB\n", size / 1024, 4, 4));
+        text.push_str(&format!(
+            "Size:           {:>8} kB\nKernelPageSize: {:>8} kB\nMMUPageSize:    {:>8} kB\n",
+            size / 1024,
+            4,
+            4
+        ));
     }
     for (name, value) in [
         ("Rss", kb(resident.total())),
@@ -146,8 +179,19 @@ pub(super) fn smaps(subject: &Subject) -> Result<Vec<u8>, Errno> {
     for (start, area) in areas {
         line(&kernel, &root, start, &area, &mut text);
         let size = area.end - start;
-        let locked = if area.flags.contains(AreaFlags::LOCKED) { size } else { 0 };
-        text.extend_from_slice(sizes(Some(size), resident_in(&mm, start, &area, &mut left), locked).as_bytes());
+        let locked = if area.flags.contains(AreaFlags::LOCKED) {
+            size
+        } else {
+            0
+        };
+        text.extend_from_slice(
+            sizes(
+                Some(size),
+                resident_in(&mm, start, &area, &mut left),
+                locked,
+            )
+            .as_bytes(),
+        );
         text.extend_from_slice(b"THPeligible:           0\nVmFlags:");
         for (has, name) in [
             (area.prot.contains(Prot::READ), " rd"),
@@ -178,7 +222,14 @@ pub(super) fn smaps_rollup(subject: &Subject) -> Result<Vec<u8>, Errno> {
         (Some((start, _)), Some((_, last))) => (*start, last.end),
         _ => (0, 0),
     };
-    let locked = areas.iter().filter(|(_, area)| area.flags.contains(AreaFlags::LOCKED)).map(|(start, area)| area.end - start).sum();
-    let text = format!("{start:08x}-{end:08x} ---p 00000000 00:00 0                          [rollup]\n{}", sizes(None, resident(&mm), locked));
+    let locked = areas
+        .iter()
+        .filter(|(_, area)| area.flags.contains(AreaFlags::LOCKED))
+        .map(|(start, area)| area.end - start)
+        .sum();
+    let text = format!(
+        "{start:08x}-{end:08x} ---p 00000000 00:00 0                          [rollup]\n{}",
+        sizes(None, resident(&mm), locked)
+    );
     Ok(text.into_bytes())
 }

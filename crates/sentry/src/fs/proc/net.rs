@@ -5,25 +5,39 @@ use std::sync::Arc;
 use crate::fs::pseudo::PseudoDir;
 
 const INET: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
-const INET6: &str =
-    "  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
+const INET6: &str = "  sl  local_address                         remote_address                        st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n";
 
 const FILES: &[(&str, &str)] = &[
-    ("arp", "IP address       HW type     Flags       HW address            Mask     Device\n"),
+    (
+        "arp",
+        "IP address       HW type     Flags       HW address            Mask     Device\n",
+    ),
     (
         "dev",
         "Inter-|   Receive                                                |  Transmit\n face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n    lo:       0       0    0    0    0     0          0         0        0       0    0    0    0     0       0          0\n",
     ),
     ("if_inet6", ""),
-    ("netlink", "sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode\n"),
-    ("packet", "sk       RefCnt Type Proto  Iface R Rmem   User   Inode\n"),
+    (
+        "netlink",
+        "sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode\n",
+    ),
+    (
+        "packet",
+        "sk       RefCnt Type Proto  Iface R Rmem   User   Inode\n",
+    ),
     ("raw", INET),
-    ("route", "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"),
+    (
+        "route",
+        "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n",
+    ),
     ("tcp", INET),
     ("tcp6", INET6),
     ("udp", INET),
     ("udp6", INET6),
-    ("unix", "Num       RefCount Protocol Flags    Type St Inode Path\n"),
+    (
+        "unix",
+        "Num       RefCount Protocol Flags    Type St Inode Path\n",
+    ),
 ];
 
 /// The directory.

@@ -42,7 +42,11 @@ impl Subject {
     pub(super) fn task(&self) -> Result<Arc<Task>, Errno> {
         let process = self.process()?;
         match self.thread {
-            Some(tid) => process.threads().into_iter().find(|task| task.tid() == tid).ok_or(Errno::ESRCH),
+            Some(tid) => process
+                .threads()
+                .into_iter()
+                .find(|task| task.tid() == tid)
+                .ok_or(Errno::ESRCH),
             None => process.any_thread().ok_or(Errno::ESRCH),
         }
     }
@@ -55,7 +59,9 @@ impl Subject {
     /// The task, where the reader may look into it as a debugger could: EACCES.
     pub(super) fn guarded(&self) -> Result<Arc<Task>, Errno> {
         let task = self.task()?;
-        let Ok(reader) = self.reader() else { return Ok(task) };
+        let Ok(reader) = self.reader() else {
+            return Ok(task);
+        };
         if Arc::ptr_eq(&reader.process, &task.process) {
             return Ok(task);
         }
@@ -64,9 +70,19 @@ impl Subject {
             return Ok(task);
         }
         let (uid, gid) = (mine.uid.fs, mine.gid.fs);
-        let same = |id: u32, ids: &crate::task::credentials::Ids| ids.real == id && ids.effective == id && ids.saved == id;
-        let dumpable = task.process.dumpable.load(core::sync::atomic::Ordering::Relaxed) == 1;
-        if dumpable && same(uid, &theirs.uid) && same(gid, &theirs.gid) && theirs.permitted.is_subset(mine.permitted) {
+        let same = |id: u32, ids: &crate::task::credentials::Ids| {
+            ids.real == id && ids.effective == id && ids.saved == id
+        };
+        let dumpable = task
+            .process
+            .dumpable
+            .load(core::sync::atomic::Ordering::Relaxed)
+            == 1;
+        if dumpable
+            && same(uid, &theirs.uid)
+            && same(gid, &theirs.gid)
+            && theirs.permitted.is_subset(mine.permitted)
+        {
             return Ok(task);
         }
         Err(Errno::EACCES)
@@ -86,7 +102,12 @@ impl Subject {
     /// Whose its entries are: the effective user's, or root's where it is not dumpable.
     fn owner(&self) -> (u32, u32) {
         let Ok(task) = self.task() else { return (0, 0) };
-        if task.process.dumpable.load(core::sync::atomic::Ordering::Relaxed) != 1 {
+        if task
+            .process
+            .dumpable
+            .load(core::sync::atomic::Ordering::Relaxed)
+            != 1
+        {
             return (0, 0);
         }
         let creds = task.creds();
@@ -107,7 +128,13 @@ impl Subject {
 
 /// The task whose call this worker serves.
 fn reader(kernel: &Kernel) -> Result<Arc<Task>, Errno> {
-    kernel.tree().lock().tasks.get(&syscalls::current()).cloned().ok_or(Errno::ESRCH)
+    kernel
+        .tree()
+        .lock()
+        .tasks
+        .get(&syscalls::current())
+        .cloned()
+        .ok_or(Errno::ESRCH)
 }
 
 type Make = fn(&Subject) -> Result<Vec<u8>, Errno>;
@@ -137,7 +164,9 @@ impl Kind {
         match self {
             Kind::File(..) | Kind::Writable(..) => FileType::Regular,
             Kind::Link(_) => FileType::Symlink,
-            Kind::Namespaces | Kind::Descriptors(_) | Kind::Threads | Kind::Net => FileType::Directory,
+            Kind::Namespaces | Kind::Descriptors(_) | Kind::Threads | Kind::Net => {
+                FileType::Directory
+            }
         }
     }
 }
@@ -147,32 +176,75 @@ fn fixed(text: &'static str) -> Result<Vec<u8>, Errno> {
 }
 
 const ROWS: &[(&str, Kind)] = &[
-    ("auxv", Kind::File(0o400, |subject| Ok(subject.guarded()?.mm().layout().auxv))),
+    (
+        "auxv",
+        Kind::File(0o400, |subject| Ok(subject.guarded()?.mm().layout().auxv)),
+    ),
     ("cgroup", Kind::File(0o444, |_| fixed("0::/\n"))),
     ("cmdline", Kind::File(0o444, status::cmdline)),
-    ("comm", Kind::Writable(0o644, status::comm, status::set_comm)),
-    ("coredump_filter", Kind::File(0o444, |_| fixed("00000033\n"))),
+    (
+        "comm",
+        Kind::Writable(0o644, status::comm, status::set_comm),
+    ),
+    (
+        "coredump_filter",
+        Kind::File(0o444, |_| fixed("00000033\n")),
+    ),
     ("cpuset", Kind::File(0o444, |_| fixed("/\n"))),
-    ("cwd", Kind::Link(|subject| Ok(subject.guarded()?.fs().cwd()))),
+    (
+        "cwd",
+        Kind::Link(|subject| Ok(subject.guarded()?.fs().cwd())),
+    ),
     ("environ", Kind::File(0o400, status::environ)),
-    ("exe", Kind::Link(|subject| subject.guarded()?.mm().exe().ok_or(Errno::ENOENT))),
+    (
+        "exe",
+        Kind::Link(|subject| subject.guarded()?.mm().exe().ok_or(Errno::ENOENT)),
+    ),
     ("fd", Kind::Descriptors(true)),
     ("fdinfo", Kind::Descriptors(false)),
-    ("gid_map", Kind::File(0o444, |_| fixed("         0          0 4294967295\n"))),
+    (
+        "gid_map",
+        Kind::File(0o444, |_| fixed("         0          0 4294967295\n")),
+    ),
     ("io", Kind::File(0o400, status::io)),
     ("limits", Kind::File(0o444, status::limits)),
     ("loginuid", Kind::File(0o444, |_| fixed("4294967295"))),
     ("maps", Kind::File(0o444, maps::maps)),
-    ("mountinfo", Kind::File(0o444, |subject| Ok(mounts::mountinfo(subject.kernel()?.vfs(), &subject.task()?.fs().root())))),
-    ("mounts", Kind::File(0o444, |subject| Ok(mounts::mounts(subject.kernel()?.vfs(), &subject.task()?.fs().root())))),
+    (
+        "mountinfo",
+        Kind::File(0o444, |subject| {
+            Ok(mounts::mountinfo(
+                subject.kernel()?.vfs(),
+                &subject.task()?.fs().root(),
+            ))
+        }),
+    ),
+    (
+        "mounts",
+        Kind::File(0o444, |subject| {
+            Ok(mounts::mounts(
+                subject.kernel()?.vfs(),
+                &subject.task()?.fs().root(),
+            ))
+        }),
+    ),
     ("net", Kind::Net),
     ("ns", Kind::Namespaces),
     ("oom_adj", Kind::File(0o444, |_| fixed("0\n"))),
     ("oom_score", Kind::File(0o444, status::oom_score)),
-    ("oom_score_adj", Kind::Writable(0o644, status::oom_score_adj, status::set_oom_score_adj)),
+    (
+        "oom_score_adj",
+        Kind::Writable(0o644, status::oom_score_adj, status::set_oom_score_adj),
+    ),
     ("personality", Kind::File(0o400, |_| fixed("00000000\n"))),
-    ("projid_map", Kind::File(0o444, |_| fixed("         0          0 4294967295\n"))),
-    ("root", Kind::Link(|subject| Ok(subject.guarded()?.fs().root()))),
+    (
+        "projid_map",
+        Kind::File(0o444, |_| fixed("         0          0 4294967295\n")),
+    ),
+    (
+        "root",
+        Kind::Link(|subject| Ok(subject.guarded()?.fs().root())),
+    ),
     ("schedstat", Kind::File(0o444, status::schedstat)),
     ("sessionid", Kind::File(0o444, |_| fixed("4294967295"))),
     ("setgroups", Kind::File(0o444, |_| fixed("allow\n"))),
@@ -182,7 +254,10 @@ const ROWS: &[(&str, Kind)] = &[
     ("statm", Kind::File(0o444, status::statm)),
     ("status", Kind::File(0o444, status::status)),
     ("task", Kind::Threads),
-    ("uid_map", Kind::File(0o444, |_| fixed("         0          0 4294967295\n"))),
+    (
+        "uid_map",
+        Kind::File(0o444, |_| fixed("         0          0 4294967295\n")),
+    ),
     ("wchan", Kind::File(0o444, |_| fixed("0"))),
 ];
 
@@ -198,7 +273,9 @@ impl Entries {
     fn make(&self, dev: u64, place: u64, kind: Kind) -> Arc<dyn Inode> {
         let subject = self.0.clone();
         let attrs = |perm: u32| subject.attrs(dev, place, kind.file_type().mode() | perm);
-        let dir = |perm: u32, entries: Arc<dyn Dynamic>| -> Arc<dyn Inode> { PseudoDir::with(attrs(perm), Some(entries)) };
+        let dir = |perm: u32, entries: Arc<dyn Dynamic>| -> Arc<dyn Inode> {
+            PseudoDir::with(attrs(perm), Some(entries))
+        };
         match kind {
             Kind::File(perm, make) => {
                 let attrs = attrs(perm);
@@ -207,16 +284,35 @@ impl Entries {
             Kind::Writable(perm, make, take) => {
                 let attrs = attrs(perm);
                 let writer = subject.clone();
-                PseudoFile::with(attrs, move || make(&subject), Some(Box::new(move |bytes| take(&writer, bytes))))
+                PseudoFile::with(
+                    attrs,
+                    move || make(&subject),
+                    Some(Box::new(move |bytes| take(&writer, bytes))),
+                )
             }
             Kind::Link(follow) => {
                 let attrs = attrs(0o777);
                 let shown = subject.clone();
-                let text = move || Ok(shown.kernel()?.vfs().path_of(&follow(&shown)?, &shown.shown_from()?));
-                PseudoLink::with(attrs, move || follow(&subject).map(LinkTarget::Place), Some(Box::new(text)))
+                let text = move || {
+                    Ok(shown
+                        .kernel()?
+                        .vfs()
+                        .path_of(&follow(&shown)?, &shown.shown_from()?))
+                };
+                PseudoLink::with(
+                    attrs,
+                    move || follow(&subject).map(LinkTarget::Place),
+                    Some(Box::new(text)),
+                )
             }
             Kind::Namespaces => dir(0o511, Arc::new(Namespaces(self.0.clone()))),
-            Kind::Descriptors(links) => dir(if links { 0o500 } else { 0o555 }, Arc::new(fds::Descriptors { subject: self.0.clone(), links })),
+            Kind::Descriptors(links) => dir(
+                if links { 0o500 } else { 0o555 },
+                Arc::new(fds::Descriptors {
+                    subject: self.0.clone(),
+                    links,
+                }),
+            ),
             Kind::Threads => dir(0o555, Arc::new(Threads(self.0.clone()))),
             Kind::Net => super::net::directory(dev),
         }
@@ -226,44 +322,92 @@ impl Entries {
 impl Dynamic for Entries {
     fn lookup(&self, dir: &PseudoDir, name: &[u8]) -> Result<Arc<dyn Inode>, Errno> {
         self.0.process().map_err(|_| Errno::ENOENT)?;
-        let place = ROWS.binary_search_by(|(known, _)| known.as_bytes().cmp(name)).map_err(|_| Errno::ENOENT)?;
+        let place = ROWS
+            .binary_search_by(|(known, _)| known.as_bytes().cmp(name))
+            .map_err(|_| Errno::ENOENT)?;
         let kind = ROWS[place].1;
-        if self.shown(kind) { Ok(self.make(dir.dev(), place as u64 + 1, kind)) } else { Err(Errno::ENOENT) }
+        if self.shown(kind) {
+            Ok(self.make(dir.dev(), place as u64 + 1, kind))
+        } else {
+            Err(Errno::ENOENT)
+        }
     }
 
     fn next(&self, _dir: &PseudoDir, from: u64) -> Option<(u64, Vec<u8>, FileType, u64)> {
         let from = usize::try_from(from).ok()?;
-        let (place, (name, kind)) = ROWS.iter().enumerate().skip(from).find(|(_, (_, kind))| self.shown(*kind))?;
-        Some((place as u64, name.as_bytes().to_vec(), kind.file_type(), self.0.ino(place as u64 + 1)))
+        let (place, (name, kind)) = ROWS
+            .iter()
+            .enumerate()
+            .skip(from)
+            .find(|(_, (_, kind))| self.shown(*kind))?;
+        Some((
+            place as u64,
+            name.as_bytes().to_vec(),
+            kind.file_type(),
+            self.0.ino(place as u64 + 1),
+        ))
     }
 }
 
 /// `ns/`: namespaces, each a link whose text is its identity. There is one of each.
 struct Namespaces(Subject);
 
-const NAMESPACES: [&str; 10] = ["cgroup", "ipc", "mnt", "net", "pid", "pid_for_children", "time", "time_for_children", "user", "uts"];
+const NAMESPACES: [&str; 10] = [
+    "cgroup",
+    "ipc",
+    "mnt",
+    "net",
+    "pid",
+    "pid_for_children",
+    "time",
+    "time_for_children",
+    "user",
+    "uts",
+];
 
 impl Dynamic for Namespaces {
     fn lookup(&self, dir: &PseudoDir, name: &[u8]) -> Result<Arc<dyn Inode>, Errno> {
-        let place = NAMESPACES.iter().position(|known| known.as_bytes() == name).ok_or(Errno::ENOENT)?;
+        let place = NAMESPACES
+            .iter()
+            .position(|known| known.as_bytes() == name)
+            .ok_or(Errno::ENOENT)?;
         let kind = NAMESPACES[place].trim_end_matches("_for_children");
-        let number = NAMESPACES.iter().position(|known| *known == kind).map_or(0, |at| 4_026_531_830 + at as u64);
+        let number = NAMESPACES
+            .iter()
+            .position(|known| *known == kind)
+            .map_or(0, |at| 4_026_531_830 + at as u64);
         let text = format!("{kind}:[{number}]");
         let subject = self.0.clone();
-        let attrs = self.0.attrs(dir.dev(), 1 << 16 | place as u64, FileType::Symlink.mode() | 0o777);
+        let attrs = self.0.attrs(
+            dir.dev(),
+            1 << 16 | place as u64,
+            FileType::Symlink.mode() | 0o777,
+        );
         let dev = dir.dev();
         let shown = text.clone();
         let follow = move || {
             subject.guarded()?;
             let attrs = PseudoAttrs::with_ino(dev, number, FileType::Regular.mode() | 0o444);
-            Ok(LinkTarget::Inode(PseudoFile::with(attrs, || Err(Errno::EINVAL), None), text.clone()))
+            Ok(LinkTarget::Inode(
+                PseudoFile::with(attrs, || Err(Errno::EINVAL), None),
+                text.clone(),
+            ))
         };
-        Ok(PseudoLink::with(attrs, follow, Some(Box::new(move || Ok(shown.clone().into_bytes())))))
+        Ok(PseudoLink::with(
+            attrs,
+            follow,
+            Some(Box::new(move || Ok(shown.clone().into_bytes()))),
+        ))
     }
 
     fn next(&self, _dir: &PseudoDir, from: u64) -> Option<(u64, Vec<u8>, FileType, u64)> {
         let name = NAMESPACES.get(usize::try_from(from).ok()?)?;
-        Some((from, name.as_bytes().to_vec(), FileType::Symlink, self.0.ino(1 << 16 | from)))
+        Some((
+            from,
+            name.as_bytes().to_vec(),
+            FileType::Symlink,
+            self.0.ino(1 << 16 | from),
+        ))
     }
 }
 
@@ -277,14 +421,33 @@ impl Dynamic for Threads {
         if !process.threads().iter().any(|task| task.tid() == tid) {
             return Err(Errno::ENOENT);
         }
-        Ok(entries(dir.dev(), Subject { thread: Some(tid), ..self.0.clone() }))
+        Ok(entries(
+            dir.dev(),
+            Subject {
+                thread: Some(tid),
+                ..self.0.clone()
+            },
+        ))
     }
 
     fn next(&self, _dir: &PseudoDir, from: u64) -> Option<(u64, Vec<u8>, FileType, u64)> {
         let process = self.0.process().ok()?;
-        let tid = process.threads().iter().map(|task| task.tid()).filter(|tid| u64::from(*tid) >= from).min()?;
-        let subject = Subject { thread: Some(tid), ..self.0.clone() };
-        Some((u64::from(tid), tid.to_string().into_bytes(), FileType::Directory, subject.ino(0)))
+        let tid = process
+            .threads()
+            .iter()
+            .map(|task| task.tid())
+            .filter(|tid| u64::from(*tid) >= from)
+            .min()?;
+        let subject = Subject {
+            thread: Some(tid),
+            ..self.0.clone()
+        };
+        Some((
+            u64::from(tid),
+            tid.to_string().into_bytes(),
+            FileType::Directory,
+            subject.ino(0),
+        ))
     }
 }
 
@@ -299,7 +462,10 @@ pub(super) fn parse(name: &[u8]) -> Result<u32, Errno> {
     if name.first() == Some(&b'0') && name.len() > 1 || !name.iter().all(u8::is_ascii_digit) {
         return Err(Errno::ENOENT);
     }
-    core::str::from_utf8(name).ok().and_then(|text| text.parse().ok()).ok_or(Errno::ENOENT)
+    core::str::from_utf8(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .ok_or(Errno::ENOENT)
 }
 
 /// The processes, as entries of procfs's root.
@@ -317,7 +483,12 @@ impl Dynamic for Processes {
             (None, None) => return Err(Errno::ENOENT),
         };
         drop(tree);
-        let subject = Subject { kernel: Weak::clone(&self.0), process: Arc::downgrade(&process), pid: process.pid, thread };
+        let subject = Subject {
+            kernel: Weak::clone(&self.0),
+            process: Arc::downgrade(&process),
+            pid: process.pid,
+            thread,
+        };
         Ok(entries(dir.dev(), subject))
     }
 
@@ -326,7 +497,12 @@ impl Dynamic for Processes {
         let from = u32::try_from(from).ok()?;
         let pid = *kernel.tree().lock().nodes.range(from..).next()?.0;
         let ino = 1 << 48 | u64::from(pid) << 24;
-        Some((u64::from(pid), pid.to_string().into_bytes(), FileType::Directory, ino))
+        Some((
+            u64::from(pid),
+            pid.to_string().into_bytes(),
+            FileType::Directory,
+            ino,
+        ))
     }
 }
 
@@ -341,7 +517,10 @@ pub(super) fn add_self(root: &PseudoDir, kernel: &Weak<Kernel>) {
         })
     };
     root.add("self", of(|task| task.process.pid.to_string()));
-    root.add("thread-self", of(|task| format!("{}/task/{}", task.process.pid, task.tid())));
+    root.add(
+        "thread-self",
+        of(|task| format!("{}/task/{}", task.process.pid, task.tid())),
+    );
 }
 
 #[cfg(test)]

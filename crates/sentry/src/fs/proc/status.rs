@@ -29,7 +29,14 @@ fn relatives(subject: &Subject) -> Result<Relatives, Errno> {
     let kernel = subject.kernel()?;
     let tree = kernel.tree().lock();
     let node = tree.process(subject.pid)?;
-    Ok(Relatives { parent: node.parent, group: node.group, session: node.session, exit: node.exit, cpu: node.cpu, ids: node.ids })
+    Ok(Relatives {
+        parent: node.parent,
+        group: node.group,
+        session: node.session,
+        exit: node.exit,
+        cpu: node.cpu,
+        ids: node.ids,
+    })
 }
 
 /// The task, `None` where the process has ended and waits to be reaped; ESRCH once it is gone.
@@ -46,7 +53,17 @@ fn name_of(subject: &Subject, task: Option<&Arc<Task>>) -> Vec<u8> {
         Some(task) => task.comm(),
         None => {
             let kernel = subject.kernel();
-            kernel.ok().and_then(|kernel| kernel.tree().lock().process(subject.pid).map(|node| node.comm.clone()).ok()).unwrap_or_default()
+            kernel
+                .ok()
+                .and_then(|kernel| {
+                    kernel
+                        .tree()
+                        .lock()
+                        .process(subject.pid)
+                        .map(|node| node.comm.clone())
+                        .ok()
+                })
+                .unwrap_or_default()
         }
     }
 }
@@ -64,15 +81,23 @@ pub(super) fn set_comm(subject: &Subject, name: &[u8]) -> Result<(), Errno> {
 /// Bytes of a program's own memory: what can't be read any more is left out.
 fn own_memory(mm: &Mm, (from, to): (u64, u64)) -> Result<Vec<u8>, Errno> {
     // What exec takes is at most a few megabytes (ARG_MAX).
-    let len = usize::try_from(to.saturating_sub(from)).unwrap_or(0).min(8 << 20);
+    let len = usize::try_from(to.saturating_sub(from))
+        .unwrap_or(0)
+        .min(8 << 20);
     let mut bytes = vec![0; len];
-    let got = if len == 0 { 0 } else { mm.copy_in(from, &mut bytes).unwrap_or(0) };
+    let got = if len == 0 {
+        0
+    } else {
+        mm.copy_in(from, &mut bytes).unwrap_or(0)
+    };
     bytes.truncate(got);
     Ok(bytes)
 }
 
 pub(super) fn cmdline(subject: &Subject) -> Result<Vec<u8>, Errno> {
-    let Some(task) = living(subject)? else { return Ok(Vec::new()) };
+    let Some(task) = living(subject)? else {
+        return Ok(Vec::new());
+    };
     let mm = task.mm();
     let layout = mm.layout();
     let mut bytes = own_memory(&mm, layout.args)?;
@@ -82,7 +107,10 @@ pub(super) fn cmdline(subject: &Subject) -> Result<Vec<u8>, Errno> {
         if let Some(end) = bytes.iter().position(|byte| *byte == 0) {
             bytes.truncate(end + 1);
         } else {
-            let end = more.iter().position(|byte| *byte == 0).map_or(more.len(), |end| end + 1);
+            let end = more
+                .iter()
+                .position(|byte| *byte == 0)
+                .map_or(more.len(), |end| end + 1);
             bytes.extend_from_slice(&more[..end]);
         }
     }
@@ -116,7 +144,9 @@ fn sizes(mm: &Mm) -> Sizes {
         }
         if area.flags.contains(AreaFlags::GROWS_DOWN) {
             sizes.stack += len;
-        } else if area.prot.contains(Prot::EXEC) && matches!(area.mapping, Mapping::Host { .. } | Mapping::Memory { .. }) {
+        } else if area.prot.contains(Prot::EXEC)
+            && matches!(area.mapping, Mapping::Host { .. } | Mapping::Memory { .. })
+        {
             let own = start < layout.code.1 && layout.code.0 < area.end;
             *(if own { &mut sizes.exe } else { &mut sizes.lib }) += len;
         } else if area.prot.contains(Prot::WRITE) && !area.shared() {
@@ -136,7 +166,16 @@ pub(super) fn stat(subject: &Subject) -> Result<Vec<u8>, Errno> {
     let relatives = relatives(subject)?;
     let mut text = format!("{} (", subject.number()).into_bytes();
     text.extend_from_slice(&name_of(subject, task.as_ref()));
-    text.extend_from_slice(format!(") {} {} {} {} 0 -1 ", letter(task.as_ref()), relatives.parent, relatives.group, relatives.session).as_bytes());
+    text.extend_from_slice(
+        format!(
+            ") {} {} {} {} 0 -1 ",
+            letter(task.as_ref()),
+            relatives.parent,
+            relatives.group,
+            relatives.session
+        )
+        .as_bytes(),
+    );
     let cpu = match (&task, subject.thread) {
         (Some(task), Some(_)) => task.thread().map_or(0, |thread| thread.cpu_time()),
         (Some(task), None) => task.mm().space().cpu_time(),
@@ -144,13 +183,21 @@ pub(super) fn stat(subject: &Subject) -> Result<Vec<u8>, Errno> {
     };
     let children = process.children_cpu.load(Ordering::Relaxed);
     let mm = task.as_ref().map(|task| task.mm());
-    let (total, rss) = mm.as_ref().map_or((0, 0), |mm| (mm.mapped(), resident(mm).total()));
+    let (total, rss) = mm
+        .as_ref()
+        .map_or((0, 0), |mm| (mm.mapped(), resident(mm).total()));
     let layout = mm.as_ref().map(|mm| mm.layout()).unwrap_or_default();
     let limit = process.limits.lock().get(Resource::Rss).0;
     let started = ticks(u64::try_from(process.started).unwrap_or(0));
     let (ignored, caught) = process.handlers().lock().sets();
-    let (pending, blocked) = task.as_ref().map_or((0, 0), |task| (task.own_pending_set().0, task.mask().0));
-    let exit_signal = if subject.thread.is_some() { 255 } else { process.exit_signal.load(Ordering::Relaxed) };
+    let (pending, blocked) = task
+        .as_ref()
+        .map_or((0, 0), |task| (task.own_pending_set().0, task.mask().0));
+    let exit_signal = if subject.thread.is_some() {
+        255
+    } else {
+        process.exit_signal.load(Ordering::Relaxed)
+    };
     // Nobody learns addresses who could not look for himself.
     let seen = subject.guarded().is_ok();
     let place = |address: u64| if seen { address } else { 0 };
@@ -170,17 +217,30 @@ pub(super) fn stat(subject: &Subject) -> Result<Vec<u8>, Errno> {
         )
         .as_bytes(),
     );
-    let places = [layout.data.0, layout.data.1, layout.brk.0, layout.args.0, layout.args.1, layout.env.0, layout.env.1];
+    let places = [
+        layout.data.0,
+        layout.data.1,
+        layout.brk.0,
+        layout.args.0,
+        layout.args.1,
+        layout.env.0,
+        layout.env.1,
+    ];
     for address in places {
         text.extend_from_slice(format!("{} ", place(address)).as_bytes());
     }
-    let status = relatives.exit.filter(|_| seen).map_or(0, ExitStatus::to_wait);
+    let status = relatives
+        .exit
+        .filter(|_| seen)
+        .map_or(0, ExitStatus::to_wait);
     text.extend_from_slice(format!("{status}\n").as_bytes());
     Ok(text)
 }
 
 pub(super) fn statm(subject: &Subject) -> Result<Vec<u8>, Errno> {
-    let Some(task) = living(subject)? else { return Ok(b"0 0 0 0 0 0 0\n".to_vec()) };
+    let Some(task) = living(subject)? else {
+        return Ok(b"0 0 0 0 0 0 0\n".to_vec());
+    };
     let mm = task.mm();
     let (sizes, resident) = (sizes(&mm), resident(&mm));
     let shared = resident.file + resident.shared;
@@ -204,7 +264,11 @@ fn cpus(count: u32) -> (String, String) {
         left -= here;
     }
     words.reverse();
-    let list = if count <= 1 { "0".to_owned() } else { format!("0-{}", count - 1) };
+    let list = if count <= 1 {
+        "0".to_owned()
+    } else {
+        format!("0-{}", count - 1)
+    };
     (words.join(","), list)
 }
 
@@ -239,12 +303,28 @@ pub(super) fn status(subject: &Subject) -> Result<Vec<u8>, Errno> {
     let creds = task.as_ref().map(|task| task.creds());
     for (name, of) in [("Uid", 0), ("Gid", 1)] {
         let ids = match &creds {
-            Some(creds) => if of == 0 { creds.uid } else { creds.gid },
-            None => crate::task::credentials::Ids::all(if of == 0 { relatives.ids.0 } else { relatives.ids.1 }),
+            Some(creds) => {
+                if of == 0 {
+                    creds.uid
+                } else {
+                    creds.gid
+                }
+            }
+            None => crate::task::credentials::Ids::all(if of == 0 {
+                relatives.ids.0
+            } else {
+                relatives.ids.1
+            }),
         };
-        more.push_str(&format!("{name}:\t{}\t{}\t{}\t{}\n", ids.real, ids.effective, ids.saved, ids.fs));
+        more.push_str(&format!(
+            "{name}:\t{}\t{}\t{}\t{}\n",
+            ids.real, ids.effective, ids.saved, ids.fs
+        ));
     }
-    more.push_str(&format!("FDSize:\t{}\nGroups:\t", task.as_ref().map_or(0, |task| task.files().size())));
+    more.push_str(&format!(
+        "FDSize:\t{}\nGroups:\t",
+        task.as_ref().map_or(0, |task| task.files().size())
+    ));
     for group in creds.iter().flat_map(|creds| creds.groups.iter()) {
         more.push_str(&format!("{group} "));
     }
@@ -278,7 +358,9 @@ pub(super) fn status(subject: &Subject) -> Result<Vec<u8>, Errno> {
             more.push_str(&format!("{name}:\t{:016x}\n", set.0));
         }
     }
-    let no_new = task.as_ref().is_some_and(|task| task.no_new_privs.load(Ordering::Relaxed));
+    let no_new = task
+        .as_ref()
+        .is_some_and(|task| task.no_new_privs.load(Ordering::Relaxed));
     let (mask, list) = cpus(kernel.limits().cpus);
     more.push_str(&format!(
         "NoNewPrivs:\t{}\nSeccomp:\t0\nSeccomp_filters:\t0\nCpus_allowed:\t{mask}\nCpus_allowed_list:\t{list}\n\
@@ -316,11 +398,24 @@ fn memory(mm: &Mm, text: &mut String) {
 
 pub(super) fn limits(subject: &Subject) -> Result<Vec<u8>, Errno> {
     let limits = *subject.process()?.limits.lock();
-    let mut text = format!("{:<25} {:<20} {:<20} {:<10}\n", "Limit", "Soft Limit", "Hard Limit", "Units");
+    let mut text = format!(
+        "{:<25} {:<20} {:<20} {:<10}\n",
+        "Limit", "Soft Limit", "Hard Limit", "Units"
+    );
     for (resource, name, unit) in Resource::ALL {
         let (soft, hard) = limits.get(resource);
-        let shown = |limit: u64| if limit == INFINITY { "unlimited".to_owned() } else { limit.to_string() };
-        text.push_str(&format!("{name:<25} {:<20} {:<20} ", shown(soft), shown(hard)));
+        let shown = |limit: u64| {
+            if limit == INFINITY {
+                "unlimited".to_owned()
+            } else {
+                limit.to_string()
+            }
+        };
+        text.push_str(&format!(
+            "{name:<25} {:<20} {:<20} ",
+            shown(soft),
+            shown(hard)
+        ));
         if !unit.is_empty() {
             text.push_str(&format!("{unit:<10}"));
         }
@@ -331,12 +426,26 @@ pub(super) fn limits(subject: &Subject) -> Result<Vec<u8>, Errno> {
 
 pub(super) fn io(subject: &Subject) -> Result<Vec<u8>, Errno> {
     subject.guarded()?;
-    let names = ["rchar", "wchar", "syscr", "syscw", "read_bytes", "write_bytes", "cancelled_write_bytes"];
-    Ok(names.map(|name| format!("{name}: 0\n")).concat().into_bytes())
+    let names = [
+        "rchar",
+        "wchar",
+        "syscr",
+        "syscw",
+        "read_bytes",
+        "write_bytes",
+        "cancelled_write_bytes",
+    ];
+    Ok(names
+        .map(|name| format!("{name}: 0\n"))
+        .concat()
+        .into_bytes())
 }
 
 pub(super) fn schedstat(subject: &Subject) -> Result<Vec<u8>, Errno> {
-    let cpu = subject.task()?.thread().map_or(0, |thread| thread.cpu_time());
+    let cpu = subject
+        .task()?
+        .thread()
+        .map_or(0, |thread| thread.cpu_time());
     Ok(format!("{cpu} 0 0\n").into_bytes())
 }
 
@@ -346,13 +455,18 @@ pub(super) fn oom_score(subject: &Subject) -> Result<Vec<u8>, Errno> {
     let used = living(subject)?.map_or(0, |task| resident(&task.mm()).total() * 4096);
     let total = subject.kernel()?.limits().memory.max(1);
     let share = i64::try_from(used.saturating_mul(1000) / total).unwrap_or(1000);
-    let adjusted = (share + i64::from(process.oom_score_adj.load(Ordering::Relaxed))).clamp(-1000, 1000);
+    let adjusted =
+        (share + i64::from(process.oom_score_adj.load(Ordering::Relaxed))).clamp(-1000, 1000);
     // Linux shows two thirds of it, shifted so that nothing is negative.
     Ok(format!("{}\n", (1000 + adjusted) * 2 / 3).into_bytes())
 }
 
 pub(super) fn oom_score_adj(subject: &Subject) -> Result<Vec<u8>, Errno> {
-    Ok(format!("{}\n", subject.process()?.oom_score_adj.load(Ordering::Relaxed)).into_bytes())
+    Ok(format!(
+        "{}\n",
+        subject.process()?.oom_score_adj.load(Ordering::Relaxed)
+    )
+    .into_bytes())
 }
 
 pub(super) fn set_oom_score_adj(subject: &Subject, text: &[u8]) -> Result<(), Errno> {
@@ -361,7 +475,10 @@ pub(super) fn set_oom_score_adj(subject: &Subject, text: &[u8]) -> Result<(), Er
     if !(-1000..=1000).contains(&value) {
         return Err(Errno::EINVAL);
     }
-    subject.process()?.oom_score_adj.store(value, Ordering::Relaxed);
+    subject
+        .process()?
+        .oom_score_adj
+        .store(value, Ordering::Relaxed);
     Ok(())
 }
 

@@ -35,7 +35,13 @@ impl Machine {
         if when != 0 && now - when < FRESH {
             return bytes;
         }
-        let mut spaces: Vec<Arc<Mm>> = kernel.tree().lock().tasks.values().map(|task| task.mm()).collect();
+        let mut spaces: Vec<Arc<Mm>> = kernel
+            .tree()
+            .lock()
+            .tasks
+            .values()
+            .map(|task| task.mm())
+            .collect();
         spaces.sort_by_key(Arc::as_ptr);
         spaces.dedup_by(|a, b| Arc::ptr_eq(a, b));
         let bytes = spaces.iter().map(|mm| resident(mm).anonymous * 4096).sum();
@@ -46,16 +52,28 @@ impl Machine {
 
 impl System for Machine {
     fn memory(&self) -> MemoryInfo {
-        let Some(kernel) = self.kernel.upgrade() else { return MemoryInfo::default() };
+        let Some(kernel) = self.kernel.upgrade() else {
+            return MemoryInfo::default();
+        };
         let total = kernel.limits().memory;
         let shared = kernel.mm().memory.used();
         let anonymous = self.anonymous(&kernel);
         let free = total.saturating_sub(shared).saturating_sub(anonymous);
-        MemoryInfo { total, free, available: free, shared, anonymous, committed: shared.saturating_add(anonymous), ..MemoryInfo::default() }
+        MemoryInfo {
+            total,
+            free,
+            available: free,
+            shared,
+            anonymous,
+            committed: shared.saturating_add(anonymous),
+            ..MemoryInfo::default()
+        }
     }
 
     fn times(&self) -> Times {
-        let Some(kernel) = self.kernel.upgrade() else { return Times::default() };
+        let Some(kernel) = self.kernel.upgrade() else {
+            return Times::default();
+        };
         let up = kernel.clocks().now(Clock::Boottime);
         let boot = (kernel.clocks().now(Clock::Realtime) - up) / 1_000_000_000;
         let processes: Vec<_> = (kernel.tree().lock().nodes.values())
@@ -64,8 +82,12 @@ impl System for Machine {
             .collect();
         let mut user = 0;
         for process in &processes {
-            user += process.children_cpu.load(core::sync::atomic::Ordering::Relaxed);
-            user += process.any_thread().map_or(0, |task| task.mm().space().cpu_time());
+            user += process
+                .children_cpu
+                .load(core::sync::atomic::Ordering::Relaxed);
+            user += process
+                .any_thread()
+                .map_or(0, |task| task.mm().space().cpu_time());
         }
         Times {
             uptime: u64::try_from(up).unwrap_or(0),
@@ -77,7 +99,9 @@ impl System for Machine {
     }
 
     fn cpus(&self) -> u32 {
-        self.kernel.upgrade().map_or(1, |kernel| kernel.limits().cpus.max(1))
+        self.kernel
+            .upgrade()
+            .map_or(1, |kernel| kernel.limits().cpus.max(1))
     }
 
     fn cpu_text(&self) -> String {
@@ -85,12 +109,17 @@ impl System for Machine {
     }
 
     fn load(&self) -> Load {
-        let Some(kernel) = self.kernel.upgrade() else { return Load::default() };
+        let Some(kernel) = self.kernel.upgrade() else {
+            return Load::default();
+        };
         let tree = kernel.tree().lock();
         let tasks: Vec<_> = tree.tasks.values().cloned().collect();
         let last_pid = tree.last();
         drop(tree);
-        let running = tasks.iter().filter(|task| task.state_letter() == 'R').count();
+        let running = tasks
+            .iter()
+            .filter(|task| task.state_letter() == 'R')
+            .count();
         Load {
             running: u32::try_from(running).unwrap_or(u32::MAX),
             tasks: u32::try_from(tasks.len()).unwrap_or(u32::MAX),
@@ -100,18 +129,26 @@ impl System for Machine {
     }
 
     fn hostname(&self) -> Vec<u8> {
-        self.kernel.upgrade().map_or_else(Vec::new, |kernel| kernel.hostname.lock().clone().into_bytes())
+        self.kernel.upgrade().map_or_else(Vec::new, |kernel| {
+            kernel.hostname.lock().clone().into_bytes()
+        })
     }
 
     fn domainname(&self) -> Vec<u8> {
-        self.kernel.upgrade().map_or_else(Vec::new, |kernel| kernel.domainname.lock().clone().into_bytes())
+        self.kernel.upgrade().map_or_else(Vec::new, |kernel| {
+            kernel.domainname.lock().clone().into_bytes()
+        })
     }
 }
 
 /// Mounts `/proc` and `/sys`. `cpu` is what `/proc/cpuinfo` says of each CPU.
 pub fn mount(kernel: &Arc<Kernel>, cpu: &str) -> Result<(), Errno> {
     let weak = Arc::downgrade(kernel);
-    let system: Arc<dyn System> = Arc::new(Machine { kernel: Weak::clone(&weak), cpu: cpu.to_owned(), anonymous: Mutex::new((0, 0)) });
+    let system: Arc<dyn System> = Arc::new(Machine {
+        kernel: Weak::clone(&weak),
+        cpu: cpu.to_owned(),
+        anonymous: Mutex::new((0, 0)),
+    });
     let proc = procfs(|dev| {
         let attrs = PseudoAttrs::new(dev, FileType::Directory.mode() | 0o555);
         let root = PseudoDir::with(attrs, Some(Arc::new(Processes(Weak::clone(&weak)))));
@@ -122,5 +159,9 @@ pub fn mount(kernel: &Arc<Kernel>, cpu: &str) -> Result<(), Errno> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RELATIME;
     mount_at(kernel.vfs(), &Mount::of(proc, flags, "proc"), b"/proc")?;
     let sys = sysfs(kernel.limits().cpus);
-    mount_at(kernel.vfs(), &Mount::of(sys, flags | MountFlags::RDONLY, "sysfs"), b"/sys")
+    mount_at(
+        kernel.vfs(),
+        &Mount::of(sys, flags | MountFlags::RDONLY, "sysfs"),
+        b"/sys",
+    )
 }

@@ -119,6 +119,15 @@ fn sizes_of_mount_options() {
     use super::size;
     assert_eq!(
         ["4096", "64k", "2M", "1g", "50%", "5x", "", "k"].map(|text| size(text, 1000)),
-        [Some(4096), Some(64 << 10), Some(2 << 20), Some(1 << 30), Some(1000), None, None, None]
+        [
+            Some(4096),
+            Some(64 << 10),
+            Some(2 << 20),
+            Some(1 << 30),
+            Some(1000),
+            None,
+            None,
+            None
+        ]
     );
 }

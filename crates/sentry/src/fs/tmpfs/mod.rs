@@ -53,7 +53,8 @@ impl Super {
         let blocks = self.quota.bytes / 4096;
         let left = self.quota.bytes.saturating_sub(self.quota.bytes_used());
         // The root takes a block.
-        let free = (left.min(self.memory.limit().saturating_sub(self.memory.used())) / 4096).min(blocks.saturating_sub(1));
+        let free = (left.min(self.memory.limit().saturating_sub(self.memory.used())) / 4096)
+            .min(blocks.saturating_sub(1));
         Statfs {
             kind: 0x0102_1994,
             bsize: 4096,

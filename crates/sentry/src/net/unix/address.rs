@@ -122,8 +122,14 @@ mod tests {
 
     #[test]
     fn addresses_are_read_as_linux_reads_them() {
-        assert_eq!(Given::parse(b"\x01\0/tmp/a\0junk"), Ok(Given::Path(b"/tmp/a".to_vec())));
-        assert_eq!(Given::parse(b"\x01\0\0a\0b"), Ok(Given::Abstract(b"a\0b".to_vec())));
+        assert_eq!(
+            Given::parse(b"\x01\0/tmp/a\0junk"),
+            Ok(Given::Path(b"/tmp/a".to_vec()))
+        );
+        assert_eq!(
+            Given::parse(b"\x01\0\0a\0b"),
+            Ok(Given::Abstract(b"a\0b".to_vec()))
+        );
         assert_eq!(Given::parse(b"\x01\0"), Ok(Given::Unnamed));
         assert_eq!(Given::parse(b"\x02\0abc"), Err(Errno::EINVAL));
         assert_eq!(Given::parse(b"\x01"), Err(Errno::EINVAL));

@@ -33,7 +33,11 @@ pub struct Parcel {
 impl Parcel {
     /// Nothing but who sends it.
     pub fn new(creds: Ucred) -> Parcel {
-        Parcel { creds, rights: None, from: None }
+        Parcel {
+            creds,
+            rights: None,
+            from: None,
+        }
     }
 }
 
@@ -101,7 +105,10 @@ impl State {
 
     /// Those who are to be told that there is room.
     fn fed(&mut self) -> SmallVec<[Arc<WaitQueue>; 1]> {
-        if !self.starved.is_empty() && self.bytes.len() * 4 <= self.limit && (!self.datagrams || self.marks.len() <= DATAGRAMS_MAX) {
+        if !self.starved.is_empty()
+            && self.bytes.len() * 4 <= self.limit
+            && (!self.datagrams || self.marks.len() <= DATAGRAMS_MAX)
+        {
             core::mem::take(&mut self.starved)
         } else {
             SmallVec::new()
@@ -132,7 +139,13 @@ impl State {
 
 impl Inbox {
     pub(super) fn new(queue: &Arc<WaitQueue>) -> Arc<Inbox> {
-        Arc::new(Inbox { queue: Arc::clone(queue), state: Mutex::new(State { limit: super::BUFFER, ..State::default() }) })
+        Arc::new(Inbox {
+            queue: Arc::clone(queue),
+            state: Mutex::new(State {
+                limit: super::BUFFER,
+                ..State::default()
+            }),
+        })
     }
 
     /// Nothing more can be put in.
@@ -171,11 +184,21 @@ impl Inbox {
             state.starve(how, sender);
             return Ok(0);
         }
-        Ok(if how.packet { usize::MAX } else { how.limit - state.bytes.len() })
+        Ok(if how.packet {
+            usize::MAX
+        } else {
+            how.limit - state.bytes.len()
+        })
     }
 
     /// Puts bytes in, with what goes along (of which the descriptors are taken): EPIPE, EAGAIN where there is no room.
-    pub(super) fn put(&self, from: &[u8], parcel: &mut Parcel, how: Putting, sender: &Arc<WaitQueue>) -> Result<usize, Errno> {
+    pub(super) fn put(
+        &self,
+        from: &[u8],
+        parcel: &mut Parcel,
+        how: Putting,
+        sender: &Arc<WaitQueue>,
+    ) -> Result<usize, Errno> {
         let mut state = self.state.lock();
         if state.shut {
             return Err(Errno::EPIPE);
@@ -184,15 +207,33 @@ impl Inbox {
             state.starve(how, sender);
             return Err(Errno::EAGAIN);
         }
-        let count = if how.packet { from.len() } else { from.len().min(how.limit - state.bytes.len()) };
+        let count = if how.packet {
+            from.len()
+        } else {
+            from.len().min(how.limit - state.bytes.len())
+        };
         if count < from.len() {
             state.starve(how, sender);
         }
         state.bytes.extend(&from[..count]);
         let rights = parcel.rights.take();
         match state.marks.back_mut() {
-            Some(last) if !how.packet && rights.is_none() && last.parcel.rights.is_none() && last.parcel.creds == parcel.creds => last.left += count,
-            _ => state.marks.push_back(Mark { left: count, parcel: Parcel { creds: parcel.creds, rights, from: parcel.from.clone() } }),
+            Some(last)
+                if !how.packet
+                    && rights.is_none()
+                    && last.parcel.rights.is_none()
+                    && last.parcel.creds == parcel.creds =>
+            {
+                last.left += count
+            }
+            _ => state.marks.push_back(Mark {
+                left: count,
+                parcel: Parcel {
+                    creds: parcel.creds,
+                    rights,
+                    from: parcel.from.clone(),
+                },
+            }),
         }
         drop(state);
         self.queue.notify(EventMask::IN | EventMask::RDNORM);
@@ -201,7 +242,13 @@ impl Inbox {
 
     /// Takes bytes of a stream out, or with `peek` only looks at those from that offset on. With `by_sender`, what it takes is from one
     /// sender. EAGAIN; 0 at the end.
-    pub(super) fn take(&self, to: &mut [u8], peek: Option<usize>, by_sender: bool, received: &mut Received) -> Result<usize, Errno> {
+    pub(super) fn take(
+        &self,
+        to: &mut [u8],
+        peek: Option<usize>,
+        by_sender: bool,
+        received: &mut Received,
+    ) -> Result<usize, Errno> {
         if received.stop {
             return Ok(0);
         }
@@ -210,13 +257,19 @@ impl Inbox {
         let mut done = 0;
         let mut at = 0;
         while done < to.len() {
-            let Some(mark) = state.marks.get_mut(at) else { break };
+            let Some(mark) = state.marks.get_mut(at) else {
+                break;
+            };
             if skip >= mark.left {
                 skip -= mark.left;
                 at += 1;
                 continue;
             }
-            if by_sender && received.creds.is_some_and(|creds| creds != mark.parcel.creds) {
+            if by_sender
+                && received
+                    .creds
+                    .is_some_and(|creds| creds != mark.parcel.creds)
+            {
                 received.stop = true;
                 break;
             }
@@ -227,7 +280,11 @@ impl Inbox {
             let count = (mark.left - skip).min(to.len() - done);
             if mark.parcel.rights.is_some() {
                 received.stop = true;
-                received.rights = if peek.is_some() { mark.parcel.rights.as_ref().map(Rights::duplicate) } else { mark.parcel.rights.take() };
+                received.rights = if peek.is_some() {
+                    mark.parcel.rights.as_ref().map(Rights::duplicate)
+                } else {
+                    mark.parcel.rights.take()
+                };
             }
             if peek.is_some() {
                 let from = peek.unwrap_or(0) + done;
@@ -249,7 +306,11 @@ impl Inbox {
             }
         }
         if done == 0 {
-            return if received.stop || state.shut { Ok(0) } else { Err(Errno::EAGAIN) };
+            return if received.stop || state.shut {
+                Ok(0)
+            } else {
+                Err(Errno::EAGAIN)
+            };
         }
         let fed = state.fed();
         drop(state);
@@ -258,17 +319,30 @@ impl Inbox {
     }
 
     /// Takes a packet out, or looks at it, up to `most` bytes of it; the rest of one that is taken is lost. EAGAIN; `None` at the end.
-    pub(super) fn take_packet(&self, most: usize, peek: bool, received: &mut Received) -> Result<Option<SmallVec<[u8; 512]>>, Errno> {
+    pub(super) fn take_packet(
+        &self,
+        most: usize,
+        peek: bool,
+        received: &mut Received,
+    ) -> Result<Option<SmallVec<[u8; 512]>>, Errno> {
         let mut state = self.state.lock();
         let Some(mark) = state.marks.front_mut() else {
-            return if state.shut { Ok(None) } else { Err(Errno::EAGAIN) };
+            return if state.shut {
+                Ok(None)
+            } else {
+                Err(Errno::EAGAIN)
+            };
         };
         let whole = mark.left;
         received.whole = whole;
         received.creds = Some(mark.parcel.creds);
         received.from.clone_from(&mark.parcel.from);
         received.stop = true;
-        received.rights = if peek { mark.parcel.rights.as_ref().map(Rights::duplicate) } else { mark.parcel.rights.take() };
+        received.rights = if peek {
+            mark.parcel.rights.as_ref().map(Rights::duplicate)
+        } else {
+            mark.parcel.rights.take()
+        };
         let mut packet = SmallVec::from_elem(0, whole.min(most));
         state.copy(0, &mut packet);
         let mut fed = SmallVec::new();
@@ -306,7 +380,11 @@ impl Inbox {
     /// Tells of each file in flight here.
     pub(super) fn each_file(&self, tell: &mut dyn FnMut(&Arc<OpenFile>)) {
         let state = self.state.lock();
-        for rights in state.marks.iter().filter_map(|mark| mark.parcel.rights.as_ref()) {
+        for rights in state
+            .marks
+            .iter()
+            .filter_map(|mark| mark.parcel.rights.as_ref())
+        {
             rights.files().iter().for_each(&mut *tell);
         }
     }
@@ -314,7 +392,11 @@ impl Inbox {
     /// Takes all descriptors out, for them to be dropped.
     pub(super) fn strip(&self) -> Vec<Rights> {
         let mut state = self.state.lock();
-        state.marks.iter_mut().filter_map(|mark| mark.parcel.rights.take()).collect()
+        state
+            .marks
+            .iter_mut()
+            .filter_map(|mark| mark.parcel.rights.take())
+            .collect()
     }
 }
 

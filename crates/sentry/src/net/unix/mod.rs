@@ -96,8 +96,15 @@ pub struct Identity {
 impl Identity {
     /// A process that acts as this.
     pub fn new(pid: u32, creds: &Credentials) -> Identity {
-        let creds_of = Ucred { pid: i32::try_from(pid).unwrap_or(0), uid: creds.uid.effective, gid: creds.gid.effective };
-        Identity { creds: creds_of, groups: Arc::clone(&creds.groups) }
+        let creds_of = Ucred {
+            pid: i32::try_from(pid).unwrap_or(0),
+            uid: creds.uid.effective,
+            gid: creds.gid.effective,
+        };
+        Identity {
+            creds: creds_of,
+            groups: Arc::clone(&creds.groups),
+        }
     }
 }
 
@@ -189,7 +196,11 @@ impl UnixSocket {
     }
 
     /// socketpair(2).
-    pub fn pair(space: &Arc<Space>, kind: Kind, owner: &Identity) -> (Arc<UnixSocket>, Arc<UnixSocket>) {
+    pub fn pair(
+        space: &Arc<Space>,
+        kind: Kind,
+        owner: &Identity,
+    ) -> (Arc<UnixSocket>, Arc<UnixSocket>) {
         let a = UnixSocket::new(space, kind, owner.clone());
         let b = UnixSocket::new(space, kind, owner.clone());
         for (from, to) in [(&a, &b), (&b, &a)] {
@@ -205,11 +216,20 @@ impl UnixSocket {
     /// As an open file. `flags` may have `O_NONBLOCK`.
     pub fn open(self: &Arc<Self>, creds: &Credentials, flags: OpenFlags) -> Arc<OpenFile> {
         let inode = AnonInode::socket(creds.uid.fs, creds.gid.fs);
-        OpenFile::anonymous(inode, Arc::clone(self) as _, flags & OpenFlags::NONBLOCK | OpenFlags::RDWR)
+        OpenFile::anonymous(
+            inode,
+            Arc::clone(self) as _,
+            flags & OpenFlags::NONBLOCK | OpenFlags::RDWR,
+        )
     }
 
     fn link_to(&self, identity: Identity) -> Link {
-        Link { peer: Weak::clone(&self.this), inbox: Arc::clone(&self.inbox), name: Arc::clone(&self.name), identity }
+        Link {
+            peer: Weak::clone(&self.this),
+            inbox: Arc::clone(&self.inbox),
+            name: Arc::clone(&self.name),
+            identity,
+        }
     }
 
     /// Its identity.
@@ -237,8 +257,17 @@ impl UnixSocket {
         if let Some(link) = self.link.get() {
             return Ok(Arc::clone(&link.name));
         }
-        let peer = self.state.lock().peer.as_ref().map(|peer| Weak::clone(&peer.0)).ok_or(Errno::ENOTCONN)?;
-        Ok(peer.upgrade().map(|peer| Arc::clone(&peer.name)).unwrap_or_default())
+        let peer = self
+            .state
+            .lock()
+            .peer
+            .as_ref()
+            .map(|peer| Weak::clone(&peer.0))
+            .ok_or(Errno::ENOTCONN)?;
+        Ok(peer
+            .upgrade()
+            .map(|peer| Arc::clone(&peer.name))
+            .unwrap_or_default())
     }
 
     /// Who its peer is.
@@ -270,7 +299,8 @@ impl UnixSocket {
     }
 
     fn fail(&self, error: Errno) {
-        self.error.store(u16::try_from(error.raw()).unwrap_or(0), Ordering::Relaxed);
+        self.error
+            .store(u16::try_from(error.raw()).unwrap_or(0), Ordering::Relaxed);
     }
 
     /// bind(2) to an inode that was made for it: EINVAL where it has an address.
@@ -280,7 +310,10 @@ impl UnixSocket {
 
     /// bind(2) to an abstract name: EADDRINUSE, EINVAL where it has an address.
     pub fn bind_abstract(&self, name: &[u8]) -> Result<(), Errno> {
-        self.bind(Key::Abstract(self.kind, name.to_vec()), Address::abstract_name(name))
+        self.bind(
+            Key::Abstract(self.kind, name.to_vec()),
+            Address::abstract_name(name),
+        )
     }
 
     /// bind(2) to any abstract name, unless it has an address.
@@ -327,7 +360,13 @@ impl UnixSocket {
                 listening.backlog = backlog;
                 listening.identity = identity;
             }
-            None => state.listening = Some(Listening { backlog, pending: VecDeque::new(), identity }),
+            None => {
+                state.listening = Some(Listening {
+                    backlog,
+                    pending: VecDeque::new(),
+                    identity,
+                })
+            }
         }
         drop(state);
         self.queue.notify(EventMask::OUT);
@@ -346,7 +385,11 @@ impl UnixSocket {
             self.queue.notify(EventMask::OUT);
             return Ok(socket);
         }
-        if self.inbox.is_shut() { Err(Errno::EINVAL) } else { Err(Errno::EAGAIN) }
+        if self.inbox.is_shut() {
+            Err(Errno::EINVAL)
+        } else {
+            Err(Errno::EAGAIN)
+        }
     }
 
     /// connect(2) of a stream: ECONNREFUSED where the other does not listen, EISCONN, EPROTOTYPE.
@@ -360,7 +403,12 @@ impl UnixSocket {
         if self.link.get().is_some() {
             return Err(Errno::EISCONN);
         }
-        let accepted = UnixSocket::make(&self.space, self.kind, to.owner.clone(), Arc::clone(&to.name));
+        let accepted = UnixSocket::make(
+            &self.space,
+            self.kind,
+            to.owner.clone(),
+            Arc::clone(&to.name),
+        );
         accepted.options.inherit(&to.options);
         let _ = accepted.link.set(self.link_to(identity.clone()));
         let mut state = to.state.lock();
@@ -375,7 +423,11 @@ impl UnixSocket {
             accepted.forget();
             return Ok(Connecting::Full(Arc::clone(&to.queue)));
         }
-        if self.link.set(accepted.link_to(listening.identity.clone())).is_err() {
+        if self
+            .link
+            .set(accepted.link_to(listening.identity.clone()))
+            .is_err()
+        {
             drop(state);
             accepted.forget();
             return Err(Errno::EISCONN);
@@ -420,20 +472,37 @@ impl UnixSocket {
 
     /// The socket of the same type that an abstract name leads to; ECONNREFUSED.
     pub fn find_abstract(&self, name: &[u8]) -> Result<Arc<UnixSocket>, Errno> {
-        self.space.names.lock().get(&Key::Abstract(self.kind, name.to_vec())).ok_or(Errno::ECONNREFUSED)
+        self.space
+            .names
+            .lock()
+            .get(&Key::Abstract(self.kind, name.to_vec()))
+            .ok_or(Errno::ECONNREFUSED)
     }
 
     /// The socket that a socket's inode leads to; ECONNREFUSED.
     pub fn find_file(&self, inode: InodeKey) -> Result<Arc<UnixSocket>, Errno> {
-        self.space.names.lock().get(&Key::File(inode)).ok_or(Errno::ECONNREFUSED)
+        self.space
+            .names
+            .lock()
+            .get(&Key::File(inode))
+            .ok_or(Errno::ECONNREFUSED)
     }
 
     fn putting(&self) -> Putting {
-        Putting { packet: self.kind != Kind::Stream, datagram: self.kind == Kind::Datagram, limit: self.options.send_buffer() }
+        Putting {
+            packet: self.kind != Kind::Stream,
+            datagram: self.kind == Kind::Datagram,
+            limit: self.options.send_buffer(),
+        }
     }
 
     /// Sends: to its peer, or for a datagram to `to`. Of a stream, as much as there is room for. EAGAIN, EPIPE, ENOTCONN, EMSGSIZE and others.
-    pub fn send(&self, from: &mut Source<'_>, parcel: &mut Parcel, to: Option<&Arc<UnixSocket>>) -> Result<usize, Errno> {
+    pub fn send(
+        &self,
+        from: &mut Source<'_>,
+        parcel: &mut Parcel,
+        to: Option<&Arc<UnixSocket>>,
+    ) -> Result<usize, Errno> {
         let most = from.remaining();
         let how = self.putting();
         if how.packet && most > how.limit - PACKET_HEAD {
@@ -442,14 +511,25 @@ impl UnixSocket {
         if self.kind == Kind::Datagram {
             return self.send_datagram(from, parcel, to);
         }
-        let Some(link) = self.link.get() else { return Err(Errno::ENOTCONN) };
+        let Some(link) = self.link.get() else {
+            return Err(Errno::ENOTCONN);
+        };
         if most == 0 && !how.packet {
-            return if link.inbox.is_shut() { Err(Errno::EPIPE) } else { Ok(0) };
+            return if link.inbox.is_shut() {
+                Err(Errno::EPIPE)
+            } else {
+                Ok(0)
+            };
         }
         self.put_into(&link.inbox, from, parcel, how)
     }
 
-    fn send_datagram(&self, from: &mut Source<'_>, parcel: &mut Parcel, to: Option<&Arc<UnixSocket>>) -> Result<usize, Errno> {
+    fn send_datagram(
+        &self,
+        from: &mut Source<'_>,
+        parcel: &mut Parcel,
+        to: Option<&Arc<UnixSocket>>,
+    ) -> Result<usize, Errno> {
         if self.write_shut.load(Ordering::Relaxed) {
             return Err(Errno::EPIPE);
         }
@@ -457,8 +537,16 @@ impl UnixSocket {
         let peer = match to {
             Some(to) => Arc::clone(to),
             None => {
-                let peer = self.state.lock().peer.as_ref().map(|peer| Weak::clone(&peer.0)).ok_or(Errno::ENOTCONN)?;
-                peer.upgrade().filter(|peer| !peer.closed.load(Ordering::Acquire)).ok_or(Errno::ECONNREFUSED)?
+                let peer = self
+                    .state
+                    .lock()
+                    .peer
+                    .as_ref()
+                    .map(|peer| Weak::clone(&peer.0))
+                    .ok_or(Errno::ENOTCONN)?;
+                peer.upgrade()
+                    .filter(|peer| !peer.closed.load(Ordering::Acquire))
+                    .ok_or(Errno::ECONNREFUSED)?
             }
         };
         if peer.kind != self.kind {
@@ -474,7 +562,13 @@ impl UnixSocket {
         }
     }
 
-    fn put_into(&self, inbox: &Inbox, from: &mut Source<'_>, parcel: &mut Parcel, how: Putting) -> Result<usize, Errno> {
+    fn put_into(
+        &self,
+        inbox: &Inbox,
+        from: &mut Source<'_>,
+        parcel: &mut Parcel,
+        how: Putting,
+    ) -> Result<usize, Errno> {
         let most = from.remaining();
         if most <= SMALL {
             let mut buffer = [0; SMALL];
@@ -496,13 +590,24 @@ impl UnixSocket {
             }
             return inbox.put(&packet, parcel, how, &self.queue);
         }
-        from.drain(most, &mut |buffer, _| inbox.put(buffer, parcel, how, &self.queue))
+        from.drain(most, &mut |buffer, _| {
+            inbox.put(buffer, parcel, how, &self.queue)
+        })
     }
 
     /// Receives: of a stream what is there, of others one message. With `peek` it stays there. EAGAIN, ENOTCONN, ECONNRESET.
-    pub fn receive(&self, to: &mut Sink<'_>, peek: bool, received: &mut Received) -> Result<usize, Errno> {
+    pub fn receive(
+        &self,
+        to: &mut Sink<'_>,
+        peek: bool,
+        received: &mut Received,
+    ) -> Result<usize, Errno> {
         if self.kind != Kind::Datagram && self.link.get().is_none() {
-            return Err(if self.kind == Kind::Stream { Errno::EINVAL } else { Errno::ENOTCONN });
+            return Err(if self.kind == Kind::Stream {
+                Errno::EINVAL
+            } else {
+                Errno::ENOTCONN
+            });
         }
         let most = to.remaining();
         if self.kind != Kind::Stream {
@@ -522,13 +627,18 @@ impl UnixSocket {
         let mut ended = false;
         let result = if most <= SMALL {
             let mut buffer = [0; SMALL];
-            match self.inbox.take(&mut buffer[..most], peek.then_some(0), by_sender, received) {
+            match self
+                .inbox
+                .take(&mut buffer[..most], peek.then_some(0), by_sender, received)
+            {
                 Ok(got) if got > 0 => return to.write(&buffer[..got]),
                 result => result,
             }
         } else {
             to.fill(most, &mut |buffer, done| {
-                let got = self.inbox.take(buffer, peek.then_some(done), by_sender, received)?;
+                let got = self
+                    .inbox
+                    .take(buffer, peek.then_some(done), by_sender, received)?;
                 ended |= got == 0;
                 Ok(got)
             })
@@ -556,7 +666,8 @@ impl UnixSocket {
                 None => self.write_shut.store(true, Ordering::Relaxed),
             }
         }
-        let events = EventMask::IN | EventMask::OUT | EventMask::RDNORM | EventMask::RDHUP | EventMask::HUP;
+        let events =
+            EventMask::IN | EventMask::OUT | EventMask::RDNORM | EventMask::RDHUP | EventMask::HUP;
         self.queue.notify(events);
         if let Some(peer) = self.link.get().and_then(|link| link.peer.upgrade()) {
             peer.queue.notify(events);
@@ -588,7 +699,10 @@ impl UnixSocket {
                 peer.queue.notify(EventMask::all());
             }
         }
-        for waiting in listening.into_iter().flat_map(|listening| listening.pending) {
+        for waiting in listening
+            .into_iter()
+            .flat_map(|listening| listening.pending)
+        {
             if let Some(client) = waiting.link.get().and_then(|link| link.peer.upgrade()) {
                 client.fail(Errno::ECONNRESET);
             }
@@ -601,7 +715,11 @@ impl UnixSocket {
     fn each_inbox(&self, tell: &mut dyn FnMut(&Inbox)) {
         tell(&self.inbox);
         let pending: Vec<Arc<Inbox>> = match &self.state.lock().listening {
-            Some(listening) => listening.pending.iter().map(|socket| Arc::clone(&socket.inbox)).collect(),
+            Some(listening) => listening
+                .pending
+                .iter()
+                .map(|socket| Arc::clone(&socket.inbox))
+                .collect(),
             None => Vec::new(),
         };
         for inbox in pending {
@@ -622,11 +740,23 @@ impl FileOps for UnixSocket {
         self.receive(to, false, &mut Received::default())
     }
 
-    fn write(&self, _file: &OpenFile, from: &mut Source<'_>, _at: &mut u64, _append: bool) -> Result<usize, Errno> {
+    fn write(
+        &self,
+        _file: &OpenFile,
+        from: &mut Source<'_>,
+        _at: &mut u64,
+        _append: bool,
+    ) -> Result<usize, Errno> {
         self.send(from, &mut Parcel::new(self.owner.creds), None)
     }
 
-    fn ioctl(&self, _file: &OpenFile, request: u32, arg: u64, memory: &dyn GuestMemory) -> Result<u64, Errno> {
+    fn ioctl(
+        &self,
+        _file: &OpenFile,
+        request: u32,
+        arg: u64,
+        memory: &dyn GuestMemory,
+    ) -> Result<u64, Errno> {
         let count = match request {
             FIONREAD if self.kind == Kind::Datagram => self.inbox.first(),
             FIONREAD if self.is_listening() => return Err(Errno::EINVAL),
@@ -640,7 +770,9 @@ impl FileOps for UnixSocket {
 
     fn poll(&self, _file: &OpenFile) -> EventMask {
         const READABLE: EventMask = EventMask::IN.union(EventMask::RDNORM);
-        const WRITABLE: EventMask = EventMask::OUT.union(EventMask::WRNORM).union(EventMask::WRBAND);
+        const WRITABLE: EventMask = EventMask::OUT
+            .union(EventMask::WRNORM)
+            .union(EventMask::WRBAND);
         let mut events = EventMask::empty();
         if self.error.load(Ordering::Relaxed) != 0 {
             events |= EventMask::ERR;
@@ -680,7 +812,11 @@ impl FileOps for UnixSocket {
             events |= EventMask::HUP;
         }
         match peer.and_then(|peer| peer.upgrade()) {
-            Some(peer) if !peer.inbox.writable(self.putting(), &self.queue) && !peer.inbox.is_shut() => events,
+            Some(peer)
+                if !peer.inbox.writable(self.putting(), &self.queue) && !peer.inbox.is_shut() =>
+            {
+                events
+            }
             _ => events | WRITABLE,
         }
     }

@@ -45,7 +45,8 @@ impl Default for Options {
 impl Options {
     /// What a connection gets from the socket that it is accepted from.
     pub(super) fn inherit(&self, from: &Options) {
-        self.pass_credentials.store(from.passes_credentials(), Ordering::Relaxed);
+        self.pass_credentials
+            .store(from.passes_credentials(), Ordering::Relaxed);
     }
 
     /// How much this socket may have on the way (`SO_SNDBUF`).
@@ -60,12 +61,14 @@ impl Options {
 
     /// Sets `SO_SNDBUF`: twice what was asked for, within bounds (socket(7)).
     pub fn set_send_buffer(&self, asked: i32) {
-        self.send_buffer.store(doubled(asked, SEND_LEAST), Ordering::Relaxed);
+        self.send_buffer
+            .store(doubled(asked, SEND_LEAST), Ordering::Relaxed);
     }
 
     /// Sets `SO_RCVBUF` in the same way.
     pub fn set_receive_buffer(&self, asked: i32) {
-        self.receive_buffer.store(doubled(asked, RECEIVE_LEAST), Ordering::Relaxed);
+        self.receive_buffer
+            .store(doubled(asked, RECEIVE_LEAST), Ordering::Relaxed);
     }
 
     /// `SO_PASSCRED`
@@ -90,13 +93,20 @@ impl Options {
 
     /// Sets how long calls wait; 0 is for ever.
     pub fn set_timeout(&self, send: bool, nanos: i64) {
-        let timeout = if send { &self.send_timeout } else { &self.receive_timeout };
+        let timeout = if send {
+            &self.send_timeout
+        } else {
+            &self.receive_timeout
+        };
         timeout.store(nanos, Ordering::Relaxed);
     }
 
     /// `SO_LINGER`, which has no effect here: whether it is on, and seconds.
     pub fn linger(&self) -> [i32; 2] {
-        [self.linger[0].load(Ordering::Relaxed), self.linger[1].load(Ordering::Relaxed)]
+        [
+            self.linger[0].load(Ordering::Relaxed),
+            self.linger[1].load(Ordering::Relaxed),
+        ]
     }
 
     /// Sets `SO_LINGER`.
@@ -111,18 +121,28 @@ impl Options {
             so::RCVLOWAT => Some(self.low_water.load(Ordering::Relaxed)),
             so::SNDLOWAT => Some(1),
             so::PRIORITY => Some(self.priority.load(Ordering::Relaxed)),
-            _ => switch(option).map(|bit| i32::from(self.accepted.load(Ordering::Relaxed) & bit != 0)),
+            _ => switch(option)
+                .map(|bit| i32::from(self.accepted.load(Ordering::Relaxed) & bit != 0)),
         }
     }
 
     /// Sets an option that is a number and has no effect here; false for others.
     pub fn set_number(&self, option: i32, value: i32) -> bool {
         match option {
-            so::RCVLOWAT => self.low_water.store(if value < 0 { i32::MAX } else { value.max(1) }, Ordering::Relaxed),
+            so::RCVLOWAT => self.low_water.store(
+                if value < 0 { i32::MAX } else { value.max(1) },
+                Ordering::Relaxed,
+            ),
             so::PRIORITY => self.priority.store(value, Ordering::Relaxed),
             _ => {
-                let Some(bit) = switch(option) else { return false };
-                if value != 0 { self.accepted.fetch_or(bit, Ordering::Relaxed) } else { self.accepted.fetch_and(!bit, Ordering::Relaxed) };
+                let Some(bit) = switch(option) else {
+                    return false;
+                };
+                if value != 0 {
+                    self.accepted.fetch_or(bit, Ordering::Relaxed)
+                } else {
+                    self.accepted.fetch_and(!bit, Ordering::Relaxed)
+                };
             }
         }
         true
@@ -132,9 +152,16 @@ impl Options {
 /// The bit of an option that is on or off and has no effect here.
 fn switch(option: i32) -> Option<u64> {
     match option {
-        so::DEBUG | so::REUSEADDR | so::DONTROUTE | so::BROADCAST | so::KEEPALIVE | so::OOBINLINE | so::REUSEPORT | so::PASSSEC | so::TIMESTAMP | so::TIMESTAMPNS => {
-            Some(1 << option)
-        }
+        so::DEBUG
+        | so::REUSEADDR
+        | so::DONTROUTE
+        | so::BROADCAST
+        | so::KEEPALIVE
+        | so::OOBINLINE
+        | so::REUSEPORT
+        | so::PASSSEC
+        | so::TIMESTAMP
+        | so::TIMESTAMPNS => Some(1 << option),
         _ => None,
     }
 }

@@ -39,7 +39,12 @@ thread_local! {
 
 impl Rights {
     /// Sends these files. ETOOMANYREFS where the sender has more than `limit` in flight.
-    pub fn new(space: &Arc<Space>, files: Vec<Arc<OpenFile>>, uid: u32, limit: u64) -> Result<Rights, Errno> {
+    pub fn new(
+        space: &Arc<Space>,
+        files: Vec<Arc<OpenFile>>,
+        uid: u32,
+        limit: u64,
+    ) -> Result<Rights, Errno> {
         let mut flight = space.in_flight.lock();
         let count = flight.by_user.entry(uid).or_default();
         if *count as u64 > limit {
@@ -53,13 +58,21 @@ impl Rights {
         }
         flight.enter(&files);
         drop(flight);
-        Ok(Rights { files, space: Arc::clone(space), uid: Some(uid) })
+        Ok(Rights {
+            files,
+            space: Arc::clone(space),
+            uid: Some(uid),
+        })
     }
 
     /// The same files once more, for who only looks.
     pub(super) fn duplicate(&self) -> Rights {
         // Not counted, which the inbox's lock would not allow: files of a copy look like files that somebody has open.
-        Rights { files: self.files.clone(), space: Arc::clone(&self.space), uid: None }
+        Rights {
+            files: self.files.clone(),
+            space: Arc::clone(&self.space),
+            uid: None,
+        }
     }
 
     /// The files.
@@ -95,7 +108,9 @@ impl Drop for Rights {
         let Some(mut files) = first else { return };
         while !files.is_empty() {
             drop(files);
-            files = LEAVING.with_borrow_mut(|leaving| leaving.as_mut().map(core::mem::take)).unwrap_or_default();
+            files = LEAVING
+                .with_borrow_mut(|leaving| leaving.as_mut().map(core::mem::take))
+                .unwrap_or_default();
         }
         LEAVING.set(None);
     }
@@ -106,7 +121,10 @@ impl InFlight {
         self.total += files.len();
         for file in files {
             if file.ops_as::<UnixSocket>().is_some() {
-                self.sockets.entry(file.id()).or_insert_with(|| (Arc::downgrade(file), 0)).1 += 1;
+                self.sockets
+                    .entry(file.id())
+                    .or_insert_with(|| (Arc::downgrade(file), 0))
+                    .1 += 1;
             }
         }
     }
@@ -155,10 +173,15 @@ impl Space {
         // Those in flight to somebody who can be received from are not lost, nor is what is in flight to them.
         let mut within: HashMap<u64, usize> = HashMap::new();
         for (file, _) in closed.values() {
-            each_file(file, &mut |inner| *within.entry(inner.id()).or_default() += 1);
+            each_file(file, &mut |inner| {
+                *within.entry(inner.id()).or_default() += 1
+            });
         }
-        let mut reachable: Vec<u64> =
-            closed.iter().filter(|(id, (_, count))| within.get(*id).copied().unwrap_or(0) < *count).map(|(id, _)| *id).collect();
+        let mut reachable: Vec<u64> = closed
+            .iter()
+            .filter(|(id, (_, count))| within.get(*id).copied().unwrap_or(0) < *count)
+            .map(|(id, _)| *id)
+            .collect();
         let mut live: HashSet<u64> = reachable.iter().copied().collect();
         while let Some(id) = reachable.pop() {
             if let Some((file, _)) = closed.get(&id) {
