@@ -253,6 +253,17 @@ impl Mm {
         self.write(to.addr(), value.as_bytes())
     }
 
+    /// Writes a value that other threads are about to look at: it is in memory when this returns, not in the call's window.
+    pub fn put_now<T: IntoBytes + Immutable>(
+        &self,
+        to: UserPtr<T>,
+        value: &T,
+    ) -> Result<(), Errno> {
+        self.put(to, value)?;
+        self.flush_overlap(to.addr(), size_of::<T>());
+        Ok(())
+    }
+
     /// Writes a value where the guest gave an address.
     pub fn put_opt<T: IntoBytes + Immutable>(
         &self,
@@ -380,6 +391,13 @@ impl GuestMemory for Mm {
             return Ok(from.len());
         }
         self.flush_overlap(addr, from.len());
+        self.write_past_window(addr, from)
+    }
+}
+
+impl Mm {
+    /// Copies to guest memory at once, whatever the window holds.
+    fn write_past_window(&self, addr: u64, from: &[u8]) -> Result<usize, Errno> {
         let mut done = 0;
         while done < from.len() {
             let at = addr.wrapping_add(done as u64);
