@@ -121,7 +121,8 @@ impl Task {
         let shared = mm.leave(rest == 0);
         if let Some(host) = host {
             kernel.unregister(host.context());
-            if rest > 0 || shared {
+            // Where all of the process ends with its stub, nobody will want the thread again.
+            if shared || (rest > 0 && self.process.ending().is_none()) {
                 host.retire();
             }
         }
