@@ -372,6 +372,7 @@ impl GuestMemory for Mm {
     }
 
     fn copy_out(&self, addr: u64, from: &[u8]) -> Result<usize, Errno> {
+        window::invalidate(self.space.id(), addr, from.len());
         if from.len() <= platform::WINDOW
             && !from.is_empty()
             && self.writable(addr, from.len())

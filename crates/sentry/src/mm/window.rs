@@ -89,6 +89,18 @@ pub(super) fn string(space: SpaceId, addr: u64) -> Option<Vec<u8>> {
     })
 }
 
+/// The sentry writes to this range: what was copied of it is no longer what is there.
+pub(super) fn invalidate(space: SpaceId, addr: u64, len: usize) {
+    CURRENT.with_borrow_mut(|current| {
+        let Some(current) = current.as_mut().filter(|current| current.space == space && current.len > 0) else { return };
+        let apart = addr >= current.from.wrapping_add(current.len as u64) || addr.wrapping_add(len as u64) <= current.from;
+        if !apart {
+            current.len = 0;
+            current.thread.forget_input();
+        }
+    });
+}
+
 /// Puts results in the window, where they fit behind what is there already.
 pub(super) fn copy_out(space: SpaceId, addr: u64, from: &[u8]) -> bool {
     CURRENT.with_borrow_mut(|current| {

@@ -444,6 +444,7 @@ impl Task {
                         continue;
                     }
                     self.run.keep(call);
+                    thread.park();
                     if self.run.change(KERNEL, PARKED) {
                         return;
                     }
