@@ -18,6 +18,8 @@ struct Current {
     from: u64,
     len: usize,
     out: Option<Results>,
+    /// Whether results may wait for the answer.
+    defer: bool,
 }
 
 /// Results that wait in a window to be copied out.
@@ -33,16 +35,16 @@ thread_local! {
     static CURRENT: RefCell<Option<Current>> = const { RefCell::new(None) };
 }
 
-/// From here on copies of this space may use the thread's window.
-pub fn begin(mm: &Mm, thread: &Arc<dyn Thread>) {
+/// From here on copies of this space may use the thread's window; for results only with `defer`: where nobody else is to see them before
+/// the call returns.
+pub fn begin(mm: &Mm, thread: &Arc<dyn Thread>, defer: bool) {
     let (from, len) = thread.copied_in();
     let current = Current {
         space: mm.space().id(),
         thread: Arc::clone(thread),
         from,
         len,
-        out: None,
-    };
+        out: None, defer };
     CURRENT.set(Some(current));
 }
 
@@ -104,7 +106,7 @@ pub(super) fn invalidate(space: SpaceId, addr: u64, len: usize) {
 /// Puts results in the window, where they fit behind what is there already.
 pub(super) fn copy_out(space: SpaceId, addr: u64, from: &[u8]) -> bool {
     CURRENT.with_borrow_mut(|current| {
-        let Some(current) = current.as_mut().filter(|current| current.space == space) else {
+        let Some(current) = current.as_mut().filter(|current| current.space == space && current.defer) else {
             return false;
         };
         let at = match current.out {

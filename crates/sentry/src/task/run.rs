@@ -397,7 +397,7 @@ impl Task {
                 call.unregister(&self.kernel);
             }
             let mm = self.mm();
-            window::begin(&mm, thread);
+            window::begin(&mm, thread, syscalls::defers_results(call.number));
             let step = syscalls::dispatch(self, &mut call);
             call.results = window::end();
             if !matches!(step, Step::Done(_)) {
