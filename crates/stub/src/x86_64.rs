@@ -347,13 +347,14 @@ core::arch::global_asm!(
     "je 4f",
     "2:",
     "mov gs:[{RDI}], rdi", "mov gs:[{RSI}], rsi", "mov gs:[{RDX}], rdx", "mov gs:[{R10}], r10", "mov gs:[{R8}], r8", "mov gs:[{R9}], r9",
-    // Calls that need the whole state trap at once: clone, fork, vfork, execve, exit, rt_sigreturn, clone3, execveat, rt_sigsuspend, arch_prctl.
+    // Calls that need the whole state trap at once: clone, fork, vfork, execve, exit, rt_sigreturn, clone3, execveat, rt_sigsuspend, sigaltstack, arch_prctl.
     "cmp r11d, 15", "je 8f",
     "cmp r11d, 56", "jb 5f",
     "cmp r11d, 60", "jbe 8f",
     "cmp r11d, 435", "je 8f",
     "cmp r11d, 322", "je 8f",
     "cmp r11d, 130", "je 8f",
+    "cmp r11d, 131", "je 8f",
     "cmp r11d, 158", "je 8f",
     "5: mov dword ptr gs:[{KIND}], {K_CALL}",
     "mov dword ptr gs:[{PATH}], 0",

@@ -99,6 +99,14 @@ impl Area {
         }
     }
 
+    /// Whether it counts as data (`RLIMIT_DATA`): what its process alone can write, but for stacks.
+    pub fn is_data(&self) -> bool {
+        self.prot.contains(Prot::WRITE)
+            && !self
+                .flags
+                .intersects(AreaFlags::SHARED | AreaFlags::GROWS_DOWN)
+    }
+
     /// The same, beginning `by` bytes later.
     fn advance(&mut self, by: u64) {
         match &mut self.mapping {
@@ -137,6 +145,7 @@ impl Area {
 pub(super) struct Areas {
     list: BTreeMap<u64, Area>,
     total: u64,
+    data: u64,
 }
 
 impl Areas {
@@ -146,6 +155,18 @@ impl Areas {
 
     pub(super) fn total(&self) -> u64 {
         self.total
+    }
+
+    /// How many bytes count as data ([`Area::is_data`]).
+    pub(super) fn data(&self) -> u64 {
+        self.data
+    }
+
+    fn enter(&mut self, start: u64, area: &Area) {
+        self.total += area.end - start;
+        if area.is_data() {
+            self.data += area.end - start;
+        }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -235,6 +256,9 @@ impl Areas {
         self.split(end);
         while let Some((&at, area)) = self.list.range(start..end).next() {
             self.total -= area.end - at;
+            if area.is_data() {
+                self.data -= area.end - at;
+            }
             self.list.remove(&at);
         }
     }
@@ -242,7 +266,7 @@ impl Areas {
     /// Puts an area in place of whatever is there, as one with its neighbours where they are alike.
     pub(super) fn insert(&mut self, mut start: u64, mut area: Area) {
         self.remove(start, area.end);
-        self.total += area.end - start;
+        self.enter(start, &area);
         if let Some((before, left)) = self.before(start)
             && left.end == start
             && left.joins(start - before, &area)
@@ -293,7 +317,7 @@ impl Areas {
                     backing,
                 });
             }
-            copy.total += len;
+            copy.enter(start, &area);
             copy.list.insert(start, area);
         }
         (copy, ops)
@@ -337,10 +361,11 @@ mod tests {
         areas.insert(0x3000, area(0x4000, Prot::READ));
         assert_eq!((areas.count(), areas.total()), (1, 0x3000));
         areas.change(0x2000, 0x3000, &mut |area| area.prot = Prot::WRITE);
+        assert_eq!(areas.data(), 0x1000);
         assert_eq!((areas.count(), areas.total()), (3, 0x3000));
         assert!(areas.covers(0x1000, 0x4000) && !areas.covers(0x1000, 0x5000));
         areas.change(0x1000, 0x4000, &mut |area| area.prot = Prot::READ);
-        assert_eq!(areas.count(), 1);
+        assert_eq!((areas.count(), areas.data()), (1, 0));
         areas.remove(0x1800, 0x2000);
         assert_eq!((areas.count(), areas.total()), (2, 0x2800));
         assert_eq!(areas.gap_below(0x800, 0x4000, 0x800, 0x1000), Some(0x1800));

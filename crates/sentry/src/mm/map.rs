@@ -185,15 +185,12 @@ impl Mm {
                 .ok_or(Errno::ENOMEM)?
         };
         let end = addr + len;
-        let replaced: u64 = areas
-            .within(addr, end)
-            .iter()
-            .map(|(start, area)| area.end - start)
-            .sum();
-        if areas.total() - replaced + len > self.limit_as.load(Ordering::Relaxed)
-            || areas.count() + 2 > MAX_AREAS
-        {
-            return Err(Errno::ENOMEM);
+        let (mut replaced, mut replaced_data) = (0, 0);
+        for (start, area) in areas.within(addr, end) {
+            replaced += area.end - start;
+            if area.is_data() {
+                replaced_data += area.end - start;
+            }
         }
         let area = Area {
             end,
@@ -203,6 +200,13 @@ impl Mm {
             file: request.file.clone(),
             name: request.name,
         };
+        if areas.total() - replaced + len > self.limit_as.load(Ordering::Relaxed)
+            || area.is_data()
+                && areas.data() - replaced_data + len > self.limit_data.load(Ordering::Relaxed)
+            || areas.count() + 2 > MAX_AREAS
+        {
+            return Err(Errno::ENOMEM);
+        }
         self.unpatch(addr, end, false)?;
         for (start, part) in self.pieces(addr, area)? {
             self.install(start, &part)?;
@@ -363,6 +367,15 @@ impl Mm {
                 return Err(Errno::ENOMEM);
             }
             let len = area.end - start;
+            let becomes_data = Area {
+                prot,
+                ..area.clone()
+            }
+            .is_data()
+                && !area.is_data();
+            if becomes_data && areas.data() + len > self.limit_data.load(Ordering::Relaxed) {
+                return Err(Errno::ENOMEM);
+            }
             if prot != area.prot {
                 self.unpatch(start, area.end, true)?;
             }
@@ -404,6 +417,7 @@ impl Mm {
             if new > USER_TOP
                 || !areas.is_free(old, new)
                 || areas.total() + len > self.limit_as.load(Ordering::Relaxed)
+                || areas.data() + len > self.limit_data.load(Ordering::Relaxed)
             {
                 return now;
             }
@@ -473,6 +487,8 @@ impl Mm {
             new_len.saturating_sub(old_len)
         };
         if areas.total() + added > self.limit_as.load(Ordering::Relaxed)
+            || area.is_data()
+                && areas.data() + added > self.limit_data.load(Ordering::Relaxed)
             || areas.count() + 2 > MAX_AREAS
         {
             return Err(Errno::ENOMEM);
@@ -549,24 +565,26 @@ impl Mm {
                 new_len,
             }]
         } else {
-            vec![
-                MemOp::Unmap {
-                    addr: to,
-                    len: new_len,
-                },
-                MemOp::Unmap {
+            // Pages come with their first touch, at the new place too. Nothing is taken from the old one where it is to be had twice.
+            let mut ops = vec![MemOp::Unmap {
+                addr: to,
+                len: new_len,
+            }];
+            if old_len > 0 {
+                ops.push(MemOp::Unmap {
                     addr: old,
                     len: old_len,
-                },
-            ]
+                });
+            }
+            ops
         };
         self.space.apply(&ops).map_err(|(_, error)| error)?;
         if request.keep {
-            // The old range stays, empty.
+            // The old range stays, as if nothing of it had been touched.
             self.install(
                 old,
                 &Area {
-                    mapping: Mapping::Anonymous,
+                    end: old_end,
                     ..moved.clone()
                 },
             )?;

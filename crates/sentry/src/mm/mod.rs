@@ -349,6 +349,36 @@ impl Mm {
     }
 }
 
+impl Mm {
+    /// Writes what the call has put in its window so far: for calls that let other threads see it before they return themselves, or that
+    /// do not return.
+    pub fn settle(&self) {
+        if let Some((thread, results)) = window::take_results(self.space.id()) {
+            // Found writable when it was put there, as in `flush_overlap`.
+            let _ = window::flush(self, thread.as_ref(), results);
+        }
+    }
+}
+
+impl Mm {
+    fn copy_out_past_window(&self, addr: u64, from: &[u8]) -> Result<usize, Errno> {
+        let mut done = 0;
+        while done < from.len() {
+            let at = addr.wrapping_add(done as u64);
+            let got = self.space.write(at, &from[done..]).unwrap_or(0);
+            done += got;
+            if done < from.len() && !self.make_present(addr.wrapping_add(done as u64), true) {
+                break;
+            }
+        }
+        if done == 0 && !from.is_empty() {
+            Err(Errno::EFAULT)
+        } else {
+            Ok(done)
+        }
+    }
+}
+
 impl GuestMemory for Mm {
     fn copy_in(&self, addr: u64, to: &mut [u8]) -> Result<usize, Errno> {
         if to.len() <= platform::WINDOW && window::copy_in(self.space.id(), addr, to) {
@@ -381,20 +411,7 @@ impl GuestMemory for Mm {
             return Ok(from.len());
         }
         self.flush_overlap(addr, from.len());
-        let mut done = 0;
-        while done < from.len() {
-            let at = addr.wrapping_add(done as u64);
-            let got = self.space.write(at, &from[done..]).unwrap_or(0);
-            done += got;
-            if done < from.len() && !self.make_present(addr.wrapping_add(done as u64), true) {
-                break;
-            }
-        }
-        if done == 0 && !from.is_empty() {
-            Err(Errno::EFAULT)
-        } else {
-            Ok(done)
-        }
+        self.copy_out_past_window(addr, from)
     }
 }
 

@@ -354,15 +354,9 @@ impl Task {
                 return Some(SigInfo::fault(Signal::SIGBUS, 2, address));
             }
             if address >= platform::USER_TOP {
-                return Some(SigInfo::fault(
-                    Signal::SIGSEGV,
-                    if address >> 47 != 0 {
-                        abi::signal::SI_KERNEL
-                    } else {
-                        1
-                    },
-                    address,
-                ));
+                // Nothing is mapped there for the guest: SEGV_MAPERR, for the kernel's half too. An address that is not canonical is no
+                // page fault.
+                return Some(SigInfo::fault(Signal::SIGSEGV, 1, address));
             }
             return match self.mm().fault(address, write, exec) {
                 Fault::Served => None,
