@@ -194,6 +194,22 @@ pub const CLD_STOPPED: i32 = 5;
 /// `CLD_CONTINUED`
 pub const CLD_CONTINUED: i32 = 6;
 
+/// `struct sigevent` (sigevent(7)).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Sigevent {
+    /// `sigev_value`.
+    pub value: u64,
+    /// `sigev_signo`.
+    pub signo: i32,
+    /// `sigev_notify`.
+    pub notify: i32,
+    /// `sigev_notify_thread_id`.
+    pub tid: i32,
+    /// What the rest of the union takes.
+    pub pad: [u32; 11],
+}
+
 impl SigInfo {
     /// An empty one for this signal and code.
     pub const fn new(signal: Signal, code: i32) -> SigInfo {

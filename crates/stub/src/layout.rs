@@ -262,6 +262,8 @@ pub mod results {
     pub const VDSO: u64 = 0x08;
     /// i64 each: what the orders returned.
     pub const VALUES: u64 = 0x40;
+    /// Bytes that orders left: residency, a thread's time.
+    pub const DATA: u64 = 0x800;
 }
 
 /// Files of a container's stubs, by their number in the table that all of them share.

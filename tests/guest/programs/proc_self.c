@@ -32,6 +32,14 @@ static void show_fields(const char *path, const char **fields) {
     }
 }
 
+static int tasks(void) {
+    int tasks = 0;
+    DIR *d = opendir("/proc/self/task");
+    for (struct dirent *e; d && (e = readdir(d));) tasks += e->d_name[0] != '.';
+    if (d) closedir(d);
+    return tasks;
+}
+
 static void *thread(void *arg) {
     prctl(PR_SET_NAME, "a thread");
     char path[64];
@@ -39,6 +47,7 @@ static void *thread(void *arg) {
     printf("%s", contents(path));
     printf("%s", contents("/proc/thread-self/comm"));
     printf("%s", contents("/proc/self/comm"));
+    printf("tasks %d\n", tasks());
     return NULL;
 }
 
@@ -70,10 +79,9 @@ static void identity(void) {
     pthread_t t;
     pthread_create(&t, NULL, thread, NULL);
     pthread_join(t, NULL);
-    int tasks = 0;
-    DIR *d = opendir("/proc/self/task");
-    for (struct dirent *e; d && (e = readdir(d));) tasks += e->d_name[0] != '.';
-    printf("tasks %d\n", tasks);
+    // A thread that was joined may still be on its way out of the kernel.
+    for (int i = 0; i < 1000 && tasks() != 1; i++) usleep(1000);
+    printf("tasks %d\n", tasks());
     setenv("not", "there", 1);
     printf("environ %d\n", strstr(contents("/proc/self/environ"), "not=there") == NULL);
     show_fields("/proc/self/limits", (const char *[]){"Max core file size", NULL});
@@ -137,6 +145,9 @@ static void maps(void) {
     c = 9;
     pwrite(fd, &c, 1, (long)m + 5000);
     printf(" %d\n", m[5000]);
+    SHOW("mem unmapped", pread(fd, &c, 1, 4096));
+    SHOW("mem across", pread(fd, line, 8, (long)m + 8188));
+    SHOW("mem read-only fd", pwrite(open("/proc/self/mem", O_RDONLY), &c, 1, (long)m + 5000));
     show_fields("/proc/self/statm", (const char *[]){"no such", NULL});
 }
 

@@ -137,6 +137,7 @@ pub(crate) fn helper() -> Vec<Insn> {
         (nr::recvmsg, "recvmsg"),
         (nr::mincore, "mincore"),
         (nr::pread64, "pread"),
+        (nr::clock_gettime, "clock"),
     ] {
         p.branch_eq(number, label);
     }
@@ -243,6 +244,13 @@ pub(crate) fn helper() -> Vec<Insn> {
 
     p.label("pread");
     p.range(1, 2);
+    p.allow();
+
+    // A thread's processor time, which the kernel tells its own process alone; into the results.
+    p.label("clock");
+    p.load(low(0));
+    p.require_at_least(0x8000_0000);
+    p.argument(1, layout::AREAS + layout::RESULTS + layout::results::DATA);
     p.allow();
     p.finish()
 }
@@ -591,13 +599,21 @@ mod tests {
                         (nr::madvise, [start, len, 4, 0, 0, 0]),
                         (nr::mincore, [start, len, layout::AREAS, 0, 0, 0]),
                         (nr::pread64, [9, start, len, 0, 0, 0]),
+                        (nr::clock_gettime, [0xffff_fff6, start, 0, 0, 0, 0]),
                     ] {
                         assert_eq!(order(number, args), TRAP, "{number} {args:x?}");
                     }
                 }
             }
         }
+        let time = layout::AREAS + layout::RESULTS + layout::results::DATA;
+        assert_eq!(
+            order(nr::clock_gettime, [0xffff_fff6, time, 0, 0, 0, 0]),
+            ALLOW
+        );
         for (number, args) in [
+            (nr::clock_gettime, [1, time, 0, 0, 0, 0]),
+            (nr::clock_gettime, [0xffff_fff6, 0x1000, 0, 0, 0, 0]),
             (nr::mmap, [0x1000, 0x1000, 3, 0x4132, u64::MAX, 0]),
             (nr::mmap, [0x1000, 0x1000, 3, 0x6032, u64::MAX, 0]),
             (nr::mmap, [0x1000, 0x1000, 3, 0x4_4032, u64::MAX, 0]),

@@ -32,6 +32,8 @@ pub(crate) struct StubThread {
     /// What the last report said: whether the state is in a frame, and where. Read once, when the event was.
     full: AtomicBool,
     frame: AtomicU64,
+    /// Processor time that the host thread used for guest threads before this one: nanoseconds.
+    used_before: AtomicU64,
 }
 
 impl StubThread {
@@ -55,6 +57,7 @@ impl StubThread {
             address,
             full: AtomicBool::new(true),
             frame: AtomicU64::new(frame),
+            used_before: AtomicU64::new(0),
         }
     }
 
@@ -320,8 +323,11 @@ impl Thread for StubThread {
     }
 
     fn cpu_time(&self) -> u64 {
-        // CPUCLOCK_SCHED of a thread; a forged number names at worst another's time.
-        super::stub::clock(!self.tid << 3 | 6)
+        let used = self
+            .space
+            .upgrade()
+            .map_or(0, |space| space.thread_time(self.tid));
+        used.saturating_sub(self.used_before.load(Ordering::Relaxed))
     }
 
     fn restart(&self, start: &Start) {
@@ -336,6 +342,9 @@ impl Thread for StubThread {
 
     fn retire(self: Arc<Self>) {
         if let Some(space) = self.space.upgrade() {
+            // The next thread's time begins at zero.
+            let used = space.thread_time(self.tid);
+            self.used_before.store(used, Ordering::Relaxed);
             space.park(self);
         }
     }

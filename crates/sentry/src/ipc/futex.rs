@@ -410,7 +410,7 @@ pub fn release_robust(task: &Task, mm: &Mm) {
         };
         if value & TID_MASK == task.tid() {
             let new = value & WAITERS | OWNER_DIED;
-            if mm.put(UserPtr::new(word), &new).is_ok() && value & WAITERS != 0 {
+            if mm.put_now(UserPtr::new(word), &new).is_ok() && value & WAITERS != 0 {
                 task.kernel.futexes.wake(mm, word, 1, ANY);
             }
         }

@@ -29,8 +29,8 @@ use platform::{MemOp, Platform, Space, Start, Thread, USER_TOP};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::io::GuestMemory;
-use crate::sync::Mutex;
-use crate::sync::order::{Leaf, MmAreas};
+use crate::sync::order::{ExecLock, Leaf, MmAreas};
+use crate::sync::{Mutex, RwLock};
 use area::Areas;
 
 /// The size of a page.
@@ -95,6 +95,8 @@ pub struct Mm {
     exe: Mutex<Option<crate::vfs::Location>, Leaf>,
     /// How many processes use it.
     users: AtomicU32,
+    /// Which program is in it: counts exec(2) in place. Held, shared, while somebody who was let into one program's memory moves bytes.
+    program: RwLock<u64, ExecLock>,
     patches: Mutex<patch::Patches, Leaf>,
 }
 
@@ -115,6 +117,7 @@ impl Mm {
             limit_stack: AtomicU64::new(8 << 20),
             exe: Mutex::new(None),
             users: AtomicU32::new(1),
+            program: RwLock::new(0),
             patches: Mutex::default(),
         }))
     }
@@ -147,6 +150,7 @@ impl Mm {
             limit_stack: AtomicU64::new(self.limit_stack.load(Ordering::Relaxed)),
             exe: Mutex::new(self.exe()),
             users: AtomicU32::new(1),
+            program: RwLock::new(0),
             patches: Mutex::new(self.patches.lock().clone()),
         };
         drop(areas);
@@ -174,6 +178,7 @@ impl Mm {
 
     /// Unmaps everything, before another program is loaded.
     pub fn clear(&self) -> Result<(), Errno> {
+        *self.program.write() += 1;
         let mut areas = self.areas.lock();
         self.space
             .apply(&[MemOp::Unmap {
@@ -251,6 +256,17 @@ impl Mm {
     /// Writes a value.
     pub fn put<T: IntoBytes + Immutable>(&self, to: UserPtr<T>, value: &T) -> Result<(), Errno> {
         self.write(to.addr(), value.as_bytes())
+    }
+
+    /// Writes a value that other threads are about to look at: it is in memory when this returns, not in the call's window.
+    pub fn put_now<T: IntoBytes + Immutable>(
+        &self,
+        to: UserPtr<T>,
+        value: &T,
+    ) -> Result<(), Errno> {
+        self.put(to, value)?;
+        self.flush_overlap(to.addr(), size_of::<T>());
+        Ok(())
     }
 
     /// Writes a value where the guest gave an address.
@@ -412,6 +428,48 @@ impl GuestMemory for Mm {
         }
         self.flush_overlap(addr, from.len());
         self.copy_out_past_window(addr, from)
+    }
+}
+
+impl Mm {
+    /// Names the program that is in it, for [`Mm::peek`].
+    pub fn program(&self) -> u64 {
+        *self.program.read()
+    }
+
+    /// Reads the memory of a program, for another who may: how many bytes, 0 once it is another program's, EIO where nothing could be read.
+    pub fn peek(&self, program: u64, addr: u64, to: &mut [u8]) -> Result<usize, Errno> {
+        self.flush_overlap(addr, to.len());
+        self.by_another(program, addr, false, &mut || self.space.read(addr, to))
+    }
+
+    /// Writes it, as [`Mm::peek`] reads.
+    pub fn poke(&self, program: u64, addr: u64, from: &[u8]) -> Result<usize, Errno> {
+        self.flush_overlap(addr, from.len());
+        self.by_another(program, addr, true, &mut || self.space.write(addr, from))
+    }
+
+    fn by_another(
+        &self,
+        program: u64,
+        addr: u64,
+        write: bool,
+        access: &mut dyn FnMut() -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        for _ in 0..2 {
+            let now = self.program.read();
+            if *now != program || self.space.is_dead() {
+                return Ok(0);
+            }
+            if let Ok(moved @ 1..) = access() {
+                return Ok(moved);
+            }
+            drop(now);
+            if !self.make_present(addr, write) {
+                break;
+            }
+        }
+        Err(Errno::EIO)
     }
 }
 

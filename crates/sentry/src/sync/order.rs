@@ -30,7 +30,7 @@ classes! {
     FilePos,
     /// The kernel's own registries (containers, boot state).
     KernelState,
-    /// One fork or exec at a time per process.
+    /// Which program an address space holds: changes at exec, held while another process moves bytes of it.
     ExecLock,
     /// The process tree: parents, children, groups, sessions, wait status.
     ProcessTree,

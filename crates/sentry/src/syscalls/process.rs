@@ -641,7 +641,7 @@ pub(super) fn setrlimit(
 
 pub(super) fn getrusage(task: &Arc<Task>, who: i32, to: UserPtr<Rusage>) -> Result<(), Errno> {
     let nanos = match who {
-        0 => task.mm().space().cpu_time(),
+        0 => task.process.cpu_time(),
         1 => task.thread()?.cpu_time(),
         -1 => task.process.children_cpu.load(Ordering::Relaxed),
         _ => return Err(Errno::EINVAL),
@@ -652,7 +652,7 @@ pub(super) fn getrusage(task: &Arc<Task>, who: i32, to: UserPtr<Rusage>) -> Resu
 pub(super) fn times(task: &Arc<Task>, to: UserPtr<[i64; 4]>) -> Result<usize, Errno> {
     const TICK: u64 = 10_000_000;
     let ticks = |nanos: u64| i64::try_from(nanos / TICK).unwrap_or(i64::MAX);
-    let own = ticks(task.mm().space().cpu_time());
+    let own = ticks(task.process.cpu_time());
     let children = ticks(task.process.children_cpu.load(Ordering::Relaxed));
     task.mm().put_opt(to, &[own, 0, children, 0])?;
     let now = task.kernel.clocks().now(Clock::Boottime);

@@ -83,8 +83,8 @@ rows! {
     execveat => full (process::execveat);
     exit => full (process::exit);
     exit_group => full (process::exit_group);
-    wait4 => full (process::wait4);
-    waitid => partial (process::waitid) ("no P_PIDFD");
+    wait4 => partial (process::wait4) ("processor time is all user time");
+    waitid => partial (process::waitid) ("no P_PIDFD; processor time is all user time");
     getpid => full (process::getpid);
     gettid => full (process::gettid);
     getppid => full (process::getppid);
@@ -101,8 +101,8 @@ rows! {
     prlimit64 => full (process::prlimit64);
     getrlimit => full (process::getrlimit);
     setrlimit => full (process::setrlimit);
-    getrusage => partial (process::getrusage) ("processor time, no page faults or switches");
-    times => full (process::times);
+    getrusage => partial (process::getrusage) ("processor time, all of it user time; no page faults or switches");
+    times => partial (process::times) ("processor time is all user time");
     unshare => partial (process::unshare) ("CLONE_FILES and CLONE_FS; no namespaces");
 
     // Memory.
@@ -152,6 +152,11 @@ rows! {
     setitimer => partial (time::setitimer) ("ITIMER_REAL alone");
     getitimer => partial (time::getitimer) ("ITIMER_REAL alone");
     alarm => full (time::alarm);
+    timer_create => partial (time::timer_create) ("no clocks of processor time");
+    timer_settime => full (time::timer_settime);
+    timer_gettime => full (time::timer_gettime);
+    timer_getoverrun => full (time::timer_getoverrun);
+    timer_delete => full (time::timer_delete);
 
     // Identity.
     getuid => full (identity::getuid);

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use abi::time::{Itimerval, Timespec, Timeval};
+use abi::signal::{Sigevent, Signal};
+use abi::time::{Itimerspec, Itimerval, Timespec, Timeval};
 use abi::{Errno, UserPtr};
 
+use crate::task::posix_timers::Notify;
 use crate::task::{CallState, OnSignal, Step, Task, Wait};
 use crate::time::{Clock, Deadline};
 
@@ -41,26 +43,28 @@ fn read(task: &Arc<Task>, id: i32) -> Result<i64, Errno> {
         MONOTONIC | MONOTONIC_COARSE => clocks.now(Clock::Monotonic),
         MONOTONIC_RAW => host::time::monotonic_raw() + clocks.monotonic,
         BOOTTIME | BOOTTIME_ALARM => clocks.now(Clock::Boottime),
-        PROCESS_CPUTIME => cpu(task.mm().space().cpu_time()),
+        PROCESS_CPUTIME => cpu(task.process.cpu_time()),
         THREAD_CPUTIME => cpu(task.thread()?.cpu_time()),
         // Clocks of other processes and threads: the number is in the upper bits, negated.
-        id if id < 0 => {
+        id if id < 0 && id & 3 != 3 => {
             let number = u32::try_from(!(id >> 3)).map_err(|_| Errno::EINVAL)?;
-            let of = if number == 0 {
-                Arc::clone(task)
-            } else {
-                task.kernel
-                    .tree()
-                    .lock()
-                    .tasks
-                    .get(&number)
-                    .cloned()
-                    .ok_or(Errno::EINVAL)?
-            };
             if id & 4 != 0 {
+                let mut own = task.process.threads().into_iter();
+                let of = if number == 0 {
+                    Arc::clone(task)
+                } else {
+                    // Threads of other processes have no clock for us.
+                    own.find(|thread| thread.tid() == number)
+                        .ok_or(Errno::EINVAL)?
+                };
                 cpu(of.thread()?.cpu_time())
+            } else if number == 0 || number == task.tid() {
+                cpu(task.process.cpu_time())
             } else {
-                cpu(of.mm().space().cpu_time())
+                let of = (task.kernel.tree().lock().process(number))
+                    .map(|node| Arc::clone(&node.process))
+                    .map_err(|_| Errno::EINVAL)?;
+                cpu(of.cpu_time())
             }
         }
         _ => return Err(Errno::EINVAL),
@@ -224,4 +228,101 @@ pub(super) fn alarm(task: &Arc<Task>, seconds: u32) -> Result<usize, Errno> {
     // Rounded to the nearest second, but never to none where something was left.
     let whole = (left + 500_000_000) / 1_000_000_000;
     usize::try_from(if left > 0 { whole.max(1) } else { 0 }).map_err(|_| Errno::EOVERFLOW)
+}
+
+/// Whom a timer tells (sigevent(7)); EINVAL.
+fn notify(task: &Arc<Task>, event: &Sigevent) -> Result<Notify, Errno> {
+    const SIGNAL: i32 = 0;
+    const NONE: i32 = 1;
+    const THREAD: i32 = 2;
+    const THREAD_ID: i32 = 4;
+    let signal = || {
+        u32::try_from(event.signo)
+            .ok()
+            .and_then(Signal::from_raw)
+            .ok_or(Errno::EINVAL)
+    };
+    match event.notify {
+        // Threads that are started at expiry are the C library's business.
+        SIGNAL | THREAD => Ok(Notify::Process(signal()?)),
+        NONE => Ok(Notify::Nobody),
+        THREAD_ID => {
+            let mut threads = task.process.threads().into_iter();
+            let thread = threads
+                .find(|thread| i32::try_from(thread.tid()) == Ok(event.tid))
+                .ok_or(Errno::EINVAL)?;
+            Ok(Notify::Thread(signal()?, Arc::downgrade(&thread)))
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+pub(super) fn timer_create(
+    task: &Arc<Task>,
+    id: i32,
+    event: UserPtr<Sigevent>,
+    to: UserPtr<i32>,
+) -> Result<(), Errno> {
+    let mm = task.mm();
+    let event = event.non_null().map(|event| mm.get(event)).transpose()?;
+    let clock = match id {
+        // Clocks that are there, but not for timers; Linux has those of processor time.
+        PROCESS_CPUTIME | THREAD_CPUTIME | MONOTONIC_RAW | REALTIME_COARSE | MONOTONIC_COARSE => {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        id => waitable(id)?,
+    };
+    let (notify, value) = match event {
+        Some(event) => (notify(task, &event)?, Some(event.value)),
+        None => (Notify::Process(Signal::SIGALRM), None),
+    };
+    let timer = task
+        .process
+        .create_timer(&task.kernel, clock, notify, value)?;
+    mm.put(to, &timer).inspect_err(|_| {
+        // It was made just now; another thread can have deleted it by guessing its number.
+        let _ = task.process.delete_timer(timer);
+    })
+}
+
+fn itimerspec((value, interval): (i64, i64)) -> Itimerspec {
+    Itimerspec {
+        interval: Timespec::from_nanos(interval),
+        value: Timespec::from_nanos(value),
+    }
+}
+
+pub(super) fn timer_settime(
+    task: &Arc<Task>,
+    timer: i32,
+    flags: u32,
+    new: UserPtr<Itimerspec>,
+    old: UserPtr<Itimerspec>,
+) -> Result<(), Errno> {
+    const ABSTIME: u32 = 1;
+    let mm = task.mm();
+    let new = mm.get(new.non_null().ok_or(Errno::EINVAL)?)?;
+    let value = new.value.to_nanos().ok_or(Errno::EINVAL)?;
+    let interval = new.interval.to_nanos().ok_or(Errno::EINVAL)?;
+    let timer = task.process.timer(timer)?;
+    let before = timer.set(value, interval, flags & ABSTIME != 0);
+    mm.put_opt(old, &itimerspec(before))
+}
+
+pub(super) fn timer_gettime(
+    task: &Arc<Task>,
+    timer: i32,
+    to: UserPtr<Itimerspec>,
+) -> Result<(), Errno> {
+    let left = task.process.timer(timer)?.get();
+    task.mm().put(to, &itimerspec(left))
+}
+
+pub(super) fn timer_getoverrun(task: &Arc<Task>, timer: i32) -> Result<usize, Errno> {
+    let overrun = task.process.timer(timer)?.overrun();
+    usize::try_from(overrun).map_err(|_| Errno::EOVERFLOW)
+}
+
+pub(super) fn timer_delete(task: &Arc<Task>, timer: i32) -> Result<(), Errno> {
+    task.process.delete_timer(timer)
 }

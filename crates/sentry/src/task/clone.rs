@@ -120,9 +120,12 @@ impl Process {
             released: Arc::new(WaitQueue::new()),
             vfork_done: AtomicBool::new(false),
             signalled: Arc::new(WaitQueue::new()),
+            past_cpu: AtomicU64::new(0),
+            guest_of_space: AtomicBool::new(false),
             children_cpu: AtomicU64::new(0),
             started: kernel.clocks().now(crate::time::Clock::Boottime),
             real_timer: RealTimer::new(kernel, pid),
+            timers: super::posix_timers::PosixTimers::default(),
             execed: AtomicBool::new(false),
             dumpable: AtomicU8::new(1),
             oom_score_adj: AtomicI32::new(0),
@@ -266,6 +269,9 @@ impl Task {
             process
                 .exit_signal
                 .store(args.exit_signal, Ordering::Relaxed);
+            process
+                .guest_of_space
+                .store(flags.contains(CloneFlags::VM), Ordering::Relaxed);
             process.dumpable.store(
                 self.process.dumpable.load(Ordering::Relaxed),
                 Ordering::Relaxed,
@@ -291,7 +297,7 @@ impl Task {
             local,
         };
         if flags.contains(CloneFlags::PARENT_SETTID) {
-            self.mm().put(args.parent_tid, &tid)?;
+            self.mm().put_now(args.parent_tid, &tid)?;
         }
         let parent_mm = self.mm();
         let signals = *self.blocked.lock();
@@ -344,7 +350,7 @@ impl Task {
         };
         if flags.contains(CloneFlags::VM) {
             if flags.contains(CloneFlags::CHILD_SETTID) {
-                parent_mm.put(args.child_tid, &tid)?;
+                parent_mm.put_now(args.child_tid, &tid)?;
             }
             // The new thread may look at its number before this call is answered.
             parent_mm.settle();
@@ -363,7 +369,7 @@ impl Task {
             let (mm, host) = parent_mm.fork(&start)?;
             if flags.contains(CloneFlags::CHILD_SETTID) {
                 // The child may have begun to run, but it finds its number no earlier by itself than by asking for it.
-                mm.put(args.child_tid, &tid)?;
+                mm.put_now(args.child_tid, &tid)?;
             }
             let task = Task::new(kernel, tid, &process, parts(mm));
             publish(&task, host);

@@ -122,6 +122,7 @@ impl Task {
         mm.set_exe(program.file.location().cloned());
 
         // Everything that does not outlive a program.
+        self.process.delete_timers();
         let files = self.files();
         let files = if Arc::strong_count(&files) > 2 {
             files.fork()
@@ -164,6 +165,9 @@ impl Task {
             self.process.release_vfork();
             return Ok(Step::NoReturn);
         }
+        let used = self.process.cpu_time();
+        self.process.past_cpu.store(used, Ordering::Relaxed);
+        self.process.guest_of_space.store(false, Ordering::Relaxed);
         // A vfork child: the old host thread stays with the parent's address space, for its next thread.
         let local = kernel.local_numbers(self.process.pid, self.tid());
         kernel.unregister(thread.context());

@@ -117,6 +117,7 @@ impl Task {
             threads.len()
         };
         let mm = self.mm();
+        self.count_time(host.as_deref(), rest == 0);
         let shared = mm.leave(rest == 0);
         if let Some(host) = host {
             kernel.unregister(host.context());
@@ -142,6 +143,18 @@ impl Task {
         }
     }
 
+    /// Keeps the processor time that could not be asked for later.
+    fn count_time(&self, host: Option<&dyn platform::Thread>, last: bool) {
+        let used = if self.process.guest_of_space.load(Ordering::Relaxed) {
+            host.map_or(0, |host| host.cpu_time())
+        } else if last {
+            self.mm().space().cpu_time()
+        } else {
+            0
+        };
+        self.process.past_cpu.fetch_add(used, Ordering::Relaxed);
+    }
+
     fn drop_files(&self) {
         let files = self.files();
         self.set_files(crate::vfs::FdTable::new());
@@ -163,7 +176,7 @@ impl Task {
         crate::ipc::futex::release_robust(self, &mm);
         let clear = core::mem::replace(&mut *self.clear_tid.lock(), UserPtr::new(0));
         // As Linux does: only where others use the memory too.
-        if !clear.is_null() && mm.put(clear, &0).is_ok() {
+        if !clear.is_null() && mm.put_now(clear, &0).is_ok() {
             self.kernel.futexes.wake(&mm, clear.addr(), 1, u32::MAX);
         }
         // The thread copies nothing any more, and its window may be another's soon.
@@ -176,17 +189,22 @@ impl Task {
         let process = &self.process;
         let status = process.ending().unwrap_or(ExitStatus::Code(0));
         process.real_timer.set(0, 0);
+        process.delete_timers();
         process.release_vfork();
         if process.pid == 1 {
             kernel.shut_down(status);
         }
         let creds = self.creds();
+        // What wait4(2) tells of it: with its own children that it waited for.
+        let children = process.children_cpu.load(Ordering::Relaxed);
+        let cpu = process.cpu_time().saturating_add(children);
         let mut tree = kernel.tree().lock();
         let Some(node) = tree.nodes.get_mut(&process.pid) else {
             return;
         };
         node.exit = Some(status);
         node.report = None;
+        node.cpu = cpu;
         node.ids = (creds.uid.real, creds.gid.real);
         node.comm = self.comm();
         let parent = node.parent;

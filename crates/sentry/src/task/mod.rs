@@ -12,6 +12,7 @@ pub mod credentials;
 mod exec;
 mod exit;
 pub mod limits;
+pub mod posix_timers;
 pub(crate) mod run;
 pub mod signal;
 mod signal_frame;
@@ -67,12 +68,18 @@ pub struct Process {
     vfork_done: AtomicBool,
     /// Told when one of its signals becomes pending (signalfd).
     pub signalled: Arc<WaitQueue>,
-    /// Processor time of threads and children that have ended, in nanoseconds: own, children's.
+    /// Processor time that it used outside its present address space, or in all once it has ended: nanoseconds.
+    past_cpu: AtomicU64,
+    /// Whether its memory is another process's too, which the time of the whole is counted to (vfork(2), `CLONE_VM`): its own is its threads'.
+    guest_of_space: AtomicBool,
+    /// Processor time of children that have ended and were waited for, in nanoseconds.
     pub children_cpu: AtomicU64,
     /// When it started: boot-time nanoseconds.
     pub started: i64,
     /// ITIMER_REAL and alarm(2).
     pub real_timer: Arc<signal::RealTimer>,
+    /// timer_create(2).
+    timers: posix_timers::PosixTimers,
     /// Whether it has run another program since it was made (setpgid(2)).
     pub execed: AtomicBool,
     /// `PR_SET_DUMPABLE`.
@@ -238,6 +245,24 @@ impl Process {
             .find(|task| task.is_leader())
             .or_else(|| threads.first())
             .cloned()
+    }
+
+    /// Processor time that it used so far: nanoseconds.
+    pub fn cpu_time(&self) -> u64 {
+        let threads = self.threads();
+        let past = self.past_cpu.load(Ordering::Relaxed);
+        let now = if self.guest_of_space.load(Ordering::Relaxed) {
+            threads
+                .iter()
+                .filter_map(|task| task.thread().ok())
+                .map(|thread| thread.cpu_time())
+                .sum()
+        } else {
+            threads
+                .first()
+                .map_or(0, |task| task.mm().space().cpu_time())
+        };
+        past.saturating_add(now)
     }
 
     /// The signal handlers.

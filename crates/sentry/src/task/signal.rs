@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use abi::Errno;
-use abi::signal::{SI_KERNEL, SI_USER, SigAction, SigInfo, SigSet, Signal};
+use abi::signal::{SI_KERNEL, SI_TIMER, SI_USER, SigAction, SigInfo, SigSet, Signal};
 
 use super::tree::{ExitStatus, Report};
 use super::{Process, Resource, Task};
@@ -155,11 +155,14 @@ impl Pending {
 
     /// Adds one; a standard signal that is pending already stays one. EAGAIN where a realtime signal finds the queue full.
     pub fn push(&mut self, signal: Signal, info: SigInfo, limit: u64) -> Result<(), Errno> {
-        if !signal.is_realtime() && self.set.contains(signal) {
-            return Ok(());
-        }
-        if signal.is_realtime() && self.queue.len() as u64 >= limit && info.code != SI_KERNEL {
-            return Err(Errno::EAGAIN);
+        // Room for a timer's was made with the timer, and each of them has one of its own.
+        if info.code != SI_TIMER {
+            if !signal.is_realtime() && self.set.contains(signal) {
+                return Ok(());
+            }
+            if signal.is_realtime() && self.queue.len() as u64 >= limit && info.code != SI_KERNEL {
+                return Err(Errno::EAGAIN);
+            }
         }
         self.set.insert(signal);
         self.queue.push_back(info);
@@ -301,12 +304,17 @@ impl Process {
 
     /// Sends it a signal that any of its threads may take.
     pub fn send(self: &Arc<Self>, kernel: &Kernel, info: SigInfo) -> Result<(), Errno> {
+        self.post(kernel, info).map(drop)
+    }
+
+    /// Sends it a signal: `false` where it is ignored.
+    pub(super) fn post(self: &Arc<Self>, kernel: &Kernel, info: SigInfo) -> Result<bool, Errno> {
         let signal = u32::try_from(info.signo)
             .ok()
             .and_then(Signal::from_raw)
             .ok_or(Errno::EINVAL)?;
         if !self.prepare(kernel, signal, None) {
-            return Ok(());
+            return Ok(false);
         }
         let limit = self.limits.lock().get(Resource::Sigpending).0;
         self.pending.lock().push(signal, info, limit)?;
@@ -318,13 +326,13 @@ impl Process {
         };
         if signal == Signal::SIGKILL {
             self.end(ExitStatus::Signal(signal, false));
-            return Ok(());
+            return Ok(true);
         }
         if let Some(task) = threads.iter().find(takes) {
             task.notify();
             task.poke();
         }
-        Ok(())
+        Ok(true)
     }
 
     /// What a signal does as it is sent, whoever takes it: stop signals and SIGCONT undo each other, and what is ignored is thrown away. Whether
@@ -361,6 +369,7 @@ impl Process {
     /// Throws away what is pending of a signal that is ignored from now on.
     pub fn discard_signal(&self, signal: Signal) {
         self.discard(SigSet::of(signal));
+        self.timer_signal_discarded(signal);
     }
 
     /// Stops it: every thread parks before it runs guest code again.
@@ -416,23 +425,28 @@ impl Process {
 impl Task {
     /// Sends this thread a signal.
     pub fn send(&self, info: SigInfo) -> Result<(), Errno> {
+        self.post(info).map(drop)
+    }
+
+    /// Sends this thread a signal: `false` where it is ignored.
+    pub(super) fn post(&self, info: SigInfo) -> Result<bool, Errno> {
         let signal = u32::try_from(info.signo)
             .ok()
             .and_then(Signal::from_raw)
             .ok_or(Errno::EINVAL)?;
         if signal == Signal::SIGKILL {
             self.process.end(ExitStatus::Signal(signal, false));
-            return Ok(());
+            return Ok(true);
         }
         if !self.process.prepare(&self.kernel, signal, Some(self)) {
-            return Ok(());
+            return Ok(false);
         }
         let limit = self.limit(Resource::Sigpending);
         self.pending.lock().push(signal, info, limit)?;
         self.process.signalled.notify(crate::sync::EventMask::IN);
         self.notify();
         self.poke();
-        Ok(())
+        Ok(true)
     }
 
     /// Makes the thread take a signal that a fault of its own raised: where it is blocked or ignored, the process ends by it.
@@ -509,6 +523,10 @@ impl Task {
     /// Takes a pending signal of this set, its own first (sigtimedwait(2), signalfd(2), delivery).
     pub fn take_signal(&self, among: SigSet) -> Option<SigInfo> {
         let own = self.pending.lock().take(among);
-        own.or_else(|| self.process.pending.lock().take(among))
+        let mut info = own.or_else(|| self.process.pending.lock().take(among))?;
+        if info.code == SI_TIMER {
+            self.process.timer_signal_taken(&mut info);
+        }
+        Some(info)
     }
 }

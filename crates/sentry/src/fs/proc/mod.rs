@@ -5,6 +5,7 @@
 
 mod fds;
 mod maps;
+mod memory;
 mod mounts;
 mod net;
 mod process;

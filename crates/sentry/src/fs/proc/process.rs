@@ -9,7 +9,7 @@ use abi::Errno;
 use abi::cap::Cap;
 use abi::fs::FileType;
 
-use super::{fds, maps, mounts, status};
+use super::{fds, maps, memory, mounts, status};
 use crate::fs::pseudo::{Dynamic, PseudoAttrs, PseudoDir, PseudoFile, PseudoLink};
 use crate::kernel::Kernel;
 use crate::syscalls;
@@ -153,6 +153,8 @@ enum Kind {
     Namespaces,
     /// `fd`, `fdinfo`.
     Descriptors(bool),
+    /// `mem`.
+    Memory,
     /// `task`.
     Threads,
     /// `net`.
@@ -162,7 +164,7 @@ enum Kind {
 impl Kind {
     fn file_type(self) -> FileType {
         match self {
-            Kind::File(..) | Kind::Writable(..) => FileType::Regular,
+            Kind::File(..) | Kind::Writable(..) | Kind::Memory => FileType::Regular,
             Kind::Link(_) => FileType::Symlink,
             Kind::Namespaces | Kind::Descriptors(_) | Kind::Threads | Kind::Net => {
                 FileType::Directory
@@ -210,6 +212,7 @@ const ROWS: &[(&str, Kind)] = &[
     ("limits", Kind::File(0o444, status::limits)),
     ("loginuid", Kind::File(0o444, |_| fixed("4294967295"))),
     ("maps", Kind::File(0o444, maps::maps)),
+    ("mem", Kind::Memory),
     (
         "mountinfo",
         Kind::File(0o444, |subject| {
@@ -313,6 +316,10 @@ impl Entries {
                     links,
                 }),
             ),
+            Kind::Memory => Arc::new(memory::Memory {
+                attrs: attrs(0o600),
+                subject: self.0.clone(),
+            }),
             Kind::Threads => dir(0o555, Arc::new(Threads(self.0.clone()))),
             Kind::Net => super::net::directory(dev),
         }

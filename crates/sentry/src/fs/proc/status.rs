@@ -20,8 +20,6 @@ struct Relatives {
     group: u32,
     session: u32,
     exit: Option<ExitStatus>,
-    /// Processor time, where it ended: nanoseconds.
-    cpu: u64,
     ids: (u32, u32),
 }
 
@@ -34,7 +32,6 @@ fn relatives(subject: &Subject) -> Result<Relatives, Errno> {
         group: node.group,
         session: node.session,
         exit: node.exit,
-        cpu: node.cpu,
         ids: node.ids,
     })
 }
@@ -178,8 +175,7 @@ pub(super) fn stat(subject: &Subject) -> Result<Vec<u8>, Errno> {
     );
     let cpu = match (&task, subject.thread) {
         (Some(task), Some(_)) => task.thread().map_or(0, |thread| thread.cpu_time()),
-        (Some(task), None) => task.mm().space().cpu_time(),
-        (None, _) => relatives.cpu,
+        _ => process.cpu_time(),
     };
     let children = process.children_cpu.load(Ordering::Relaxed);
     let mm = task.as_ref().map(|task| task.mm());

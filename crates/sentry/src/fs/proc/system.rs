@@ -85,9 +85,7 @@ impl System for Machine {
             user += process
                 .children_cpu
                 .load(core::sync::atomic::Ordering::Relaxed);
-            user += process
-                .any_thread()
-                .map_or(0, |task| task.mm().space().cpu_time());
+            user += process.cpu_time();
         }
         Times {
             uptime: u64::try_from(up).unwrap_or(0),
