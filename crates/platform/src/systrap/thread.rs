@@ -247,7 +247,9 @@ impl Thread for StubThread {
     }
 
     fn park(&self) {
-        self.shared.areas.swap32(self.area + ctx::STATE, state::PARKED);
+        self.shared
+            .areas
+            .swap32(self.area + ctx::STATE, state::PARKED);
     }
 
     fn window_read(&self, at: usize, to: &mut [u8]) {

@@ -487,8 +487,7 @@ impl Mm {
             new_len.saturating_sub(old_len)
         };
         if areas.total() + added > self.limit_as.load(Ordering::Relaxed)
-            || area.is_data()
-                && areas.data() + added > self.limit_data.load(Ordering::Relaxed)
+            || area.is_data() && areas.data() + added > self.limit_data.load(Ordering::Relaxed)
             || areas.count() + 2 > MAX_AREAS
         {
             return Err(Errno::ENOMEM);

@@ -44,7 +44,9 @@ pub fn begin(mm: &Mm, thread: &Arc<dyn Thread>, defer: bool) {
         thread: Arc::clone(thread),
         from,
         len,
-        out: None, defer };
+        out: None,
+        defer,
+    };
     CURRENT.set(Some(current));
 }
 
@@ -99,8 +101,14 @@ pub(super) fn string(space: SpaceId, addr: u64) -> Option<Vec<u8>> {
 /// The sentry writes to this range: what was copied of it is no longer what is there.
 pub(super) fn invalidate(space: SpaceId, addr: u64, len: usize) {
     CURRENT.with_borrow_mut(|current| {
-        let Some(current) = current.as_mut().filter(|current| current.space == space && current.len > 0) else { return };
-        let apart = addr >= current.from.wrapping_add(current.len as u64) || addr.wrapping_add(len as u64) <= current.from;
+        let Some(current) = current
+            .as_mut()
+            .filter(|current| current.space == space && current.len > 0)
+        else {
+            return;
+        };
+        let apart = addr >= current.from.wrapping_add(current.len as u64)
+            || addr.wrapping_add(len as u64) <= current.from;
         if !apart {
             current.len = 0;
             current.thread.forget_input();
@@ -111,7 +119,10 @@ pub(super) fn invalidate(space: SpaceId, addr: u64, len: usize) {
 /// Puts results in the window, where they fit behind what is there already.
 pub(super) fn copy_out(space: SpaceId, addr: u64, from: &[u8]) -> bool {
     CURRENT.with_borrow_mut(|current| {
-        let Some(current) = current.as_mut().filter(|current| current.space == space && current.defer) else {
+        let Some(current) = current
+            .as_mut()
+            .filter(|current| current.space == space && current.defer)
+        else {
             return false;
         };
         let at = match current.out {

@@ -422,7 +422,9 @@ impl Task {
                     return;
                 }
                 Step::Wait(wait) => {
-                    let ends = if wait.on_signal == OnSignal::Killable { self.is_ending() || self.asked_to_end() } else {
+                    let ends = if wait.on_signal == OnSignal::Killable {
+                        self.is_ending() || self.asked_to_end()
+                    } else {
                         self.interrupted()
                     };
                     if ends {
