@@ -63,8 +63,16 @@ pub enum Mapping {
         /// The offset of the area's first byte.
         offset: u64,
     },
-    /// Nothing: pages past the end of a file, mapped privately. Touching them is SIGBUS.
-    PastEnd,
+    /// Pages of a shared object, mapped privately, that were past its end when they were last looked for. Touching them is SIGBUS, or
+    /// makes them [`Mapping::Memory`] where it has grown.
+    PastEnd {
+        /// The object's window.
+        window: Arc<Window>,
+        /// Who allocates its pages.
+        object: Arc<dyn SharedObject>,
+        /// The offset of the area's first byte.
+        offset: u64,
+    },
 }
 
 /// A run of addresses with the same properties.
@@ -95,7 +103,7 @@ impl Area {
         match self.mapping {
             Mapping::Anonymous | Mapping::Host { .. } => true,
             Mapping::Memory { .. } => !self.shared(),
-            Mapping::PastEnd => false,
+            Mapping::PastEnd { .. } => false,
         }
     }
 
@@ -107,11 +115,30 @@ impl Area {
                 .intersects(AreaFlags::SHARED | AreaFlags::GROWS_DOWN)
     }
 
+    /// The same, with the pages that it has of a shared object gone: they are looked for again when they are touched.
+    pub(super) fn without_pages(mut self) -> Area {
+        if let Mapping::Memory {
+            window,
+            object,
+            offset,
+        } = self.mapping
+        {
+            self.mapping = Mapping::PastEnd {
+                window,
+                object,
+                offset,
+            };
+        }
+        self
+    }
+
     /// The same, beginning `by` bytes later.
-    fn advance(&mut self, by: u64) {
+    pub(super) fn advance(&mut self, by: u64) {
         match &mut self.mapping {
-            Mapping::Host { offset, .. } | Mapping::Memory { offset, .. } => *offset += by,
-            Mapping::Anonymous | Mapping::PastEnd => {}
+            Mapping::Host { offset, .. }
+            | Mapping::Memory { offset, .. }
+            | Mapping::PastEnd { offset, .. } => *offset += by,
+            Mapping::Anonymous => {}
         }
         if let Some((_, offset)) = &mut self.file {
             *offset += by;

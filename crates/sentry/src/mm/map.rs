@@ -208,6 +208,10 @@ impl Mm {
             return Err(Errno::ENOMEM);
         }
         self.unpatch(addr, end, false)?;
+        if let Mapping::Memory { object, .. } = &area.mapping {
+            // Before any page of it can be touched.
+            self.watch(object.as_ref());
+        }
         for (start, part) in self.pieces(addr, area)? {
             self.install(start, &part)?;
             areas.insert(start, part);
@@ -226,14 +230,14 @@ impl Mm {
         let size = page_up(object.size()).ok_or(Errno::EOVERFLOW)?;
         let there = size.saturating_sub(*offset).min(area.end - start);
         let mut pieces = Vec::new();
-        let past = Area {
-            mapping: Mapping::PastEnd,
-            ..area.clone()
+        let there = match object.populate(*offset..offset + there) {
+            _ if there == 0 => 0,
+            Ok(_) => there,
+            // Pages are going just now: they are looked for when they are touched.
+            Err(Errno::EAGAIN | Errno::ENXIO) => 0,
+            Err(_) => return Err(Errno::ENOMEM),
         };
         if there > 0 {
-            object
-                .populate(*offset..offset + there)
-                .map_err(|_| Errno::ENOMEM)?;
             pieces.push((
                 start,
                 Area {
@@ -243,17 +247,15 @@ impl Mm {
             ));
         }
         if start + there < area.end {
-            let file = past
-                .file
-                .clone()
-                .map(|(file, offset)| (file, offset + there));
-            pieces.push((start + there, Area { file, ..past }));
+            let mut past = area.clone().without_pages();
+            past.advance(there);
+            pieces.push((start + there, past));
         }
         Ok(pieces)
     }
 
     /// Tells the host of a new area.
-    fn install(&self, start: u64, area: &Area) -> Result<(), Errno> {
+    pub(super) fn install(&self, start: u64, area: &Area) -> Result<(), Errno> {
         let len = area.end - start;
         let prot = area.prot.bits();
         let held;
@@ -284,7 +286,7 @@ impl Mm {
                 prot,
                 backing: Backing::PrivateMemory(window.offset() + offset),
             },
-            Mapping::Memory { .. } | Mapping::PastEnd => MemOp::Unmap { addr: start, len },
+            Mapping::Memory { .. } | Mapping::PastEnd { .. } => MemOp::Unmap { addr: start, len },
         };
         self.space.apply(&[op]).map_err(|(_, error)| {
             if error == Errno::ESRCH {
@@ -381,7 +383,7 @@ impl Mm {
             }
             let op = match &area.mapping {
                 Mapping::Memory { .. } if area.shared() => MemOp::Unmap { addr: start, len },
-                Mapping::PastEnd => MemOp::Unmap { addr: start, len },
+                Mapping::PastEnd { .. } => MemOp::Unmap { addr: start, len },
                 _ => MemOp::Protect {
                     addr: start,
                     len,
@@ -509,7 +511,14 @@ impl Mm {
             let mut tail = moved.clone();
             tail.end = old + new_len;
             let op = match &tail.mapping {
-                Mapping::Memory { .. } | Mapping::PastEnd => None,
+                Mapping::Memory { .. } if !tail.shared() => {
+                    // What is new has no pages yet.
+                    let mut rest = tail.clone().without_pages();
+                    rest.advance(old_len);
+                    areas.insert(old_end, rest);
+                    return Ok(old);
+                }
+                Mapping::Memory { .. } | Mapping::PastEnd { .. } => None,
                 Mapping::Anonymous => Some(MemOp::Map {
                     addr: old_end,
                     len: new_len - old_len,
@@ -723,7 +732,7 @@ impl Mm {
                 file.key.0 ^ file.key.1.rotate_left(20),
                 offset + (addr - start),
             )),
-            Mapping::Anonymous | Mapping::PastEnd => None,
+            Mapping::Anonymous | Mapping::PastEnd { .. } => None,
         }
     }
 }
