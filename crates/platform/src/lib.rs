@@ -120,8 +120,9 @@ pub trait Platform: Send + Sync {
     /// whether the caller may burn processor time before it sleeps.
     fn wait(&self, ready: &dyn Fn() -> bool);
 
-    /// Wakes one worker that waits, if one does.
-    fn kick(&self);
+    /// Wakes one worker that waits, if one does. With `busy` only where no worker is awake at all, the caller counted: who is awake looks
+    /// again before it sleeps.
+    fn kick(&self, busy: bool);
 
     /// Takes note of stubs that have ended: the sentry's main loop calls it on SIGCHLD. Returns the spaces that ended unasked.
     fn reap(&self) -> Vec<SpaceId>;
@@ -236,6 +237,12 @@ pub trait Thread: Send + Sync {
 
     /// What the stub has already copied of the reported call's inputs: from where, and how many bytes.
     fn copied_in(&self) -> (u64, usize);
+
+    /// What was copied of the inputs no longer counts: the sentry has written there since.
+    fn forget_input(&self);
+
+    /// The reported call will take a while: the thread need not spin. To be said before anybody may answer it.
+    fn park(&self);
 
     /// Reads from the window of inputs, whose bytes are the guest's to change until they are read.
     fn window_read(&self, at: usize, to: &mut [u8]);

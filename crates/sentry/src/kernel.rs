@@ -61,6 +61,11 @@ pub struct Kernel {
     unseen: (Arc<TmpFs>, Arc<Mount>),
 }
 
+thread_local! {
+    /// Whether this thread is a worker.
+    static WORKS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 /// Whose reports a context's are.
 #[derive(Default)]
 struct Slot {
@@ -214,9 +219,11 @@ impl Kernel {
     pub fn enqueue(&self, item: Item) {
         let mut ready = self.ready.lock();
         ready.push_back(item);
-        self.ready_len.store(ready.len(), Ordering::SeqCst);
+        let waiting = ready.len();
+        self.ready_len.store(waiting, Ordering::SeqCst);
         drop(ready);
-        self.platform.kick();
+        // A worker takes what it has readied itself; more than that is worth waking another for.
+        self.platform.kick(waiting <= 1 && WORKS.get());
     }
 
     fn dequeue(&self) -> Option<Item> {
@@ -231,6 +238,7 @@ impl Kernel {
 
     /// Serves tasks until the sandbox is over: the life of a worker.
     pub fn work(&self) {
+        WORKS.set(true);
         self.platform.join();
         while !self.over.load(Ordering::SeqCst) {
             if let Some(item) = self.dequeue() {
@@ -276,7 +284,7 @@ impl Kernel {
         if self.end.set(status).is_ok() {
             self.over.store(true, Ordering::SeqCst);
             self.poller.wake();
-            self.platform.kick();
+            self.platform.kick(false);
         }
     }
 

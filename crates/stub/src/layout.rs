@@ -182,6 +182,8 @@ pub mod state {
     pub const GO: u32 = 0;
     /// The thread waits for the sentry.
     pub const POSTED: u32 = 1;
+    /// The thread waits, and its call will take a while: it need not spin.
+    pub const PARKED: u32 = 2;
 }
 
 /// What the sentry answers.

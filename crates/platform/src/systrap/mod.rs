@@ -50,6 +50,9 @@ const STUB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stub.elf"));
 /// How long a helper may take for a batch before its process is given up: nanoseconds.
 const HELPER_DEADLINE: u64 = 10_000_000_000;
 
+/// How many turns a thread waits for an answer before it sleeps: about as long as waking it costs, some tens of microseconds.
+const SPIN: u32 = 1000;
+
 /// What a container's stubs are made of.
 pub struct Setup<'a> {
     /// The memory file: shared guest memory.
@@ -81,6 +84,11 @@ struct Shared {
     spin: u32,
     counters: AtomicCounters,
     next_space: AtomicU64,
+}
+
+thread_local! {
+    /// How many turns this worker spins before it sleeps.
+    static SPIN_TURNS: std::cell::Cell<u32> = const { std::cell::Cell::new(SPIN) };
 }
 
 /// What is handed out: contexts, command pages, signals for forks in flight.
@@ -157,7 +165,7 @@ impl Systrap {
             }),
             spaces: Mutex::new(HashMap::new()),
             dying: Mutex::new(Vec::new()),
-            spin: if setup.spin { 4000 } else { 0 },
+            spin: if setup.spin { SPIN } else { 0 },
             counters: AtomicCounters::default(),
             next_space: AtomicU64::new(1),
         });
@@ -274,12 +282,17 @@ impl Platform for Systrap {
 
     fn wait(&self, ready: &dyn Fn() -> bool) {
         let posted = || self.shared.areas.load64(board::SUMMARY) != 0 || ready();
-        for _ in 0..self.shared.spin {
+        // A worker spins for as long as that has paid lately.
+        let most = self.shared.spin;
+        let turns = SPIN_TURNS.get().min(most);
+        for _ in 0..turns {
             if posted() {
+                SPIN_TURNS.set((turns * 2).clamp(1, most.max(1)));
                 return;
             }
             std::hint::spin_loop();
         }
+        SPIN_TURNS.set((turns / 2).max(most / 16));
         let pages = &self.shared.pages;
         let word = pages.load32(shared::DOORBELL + doorbell::WORD);
         pages.sub32(shared::DOORBELL + doorbell::AWAKE, 1);
@@ -299,8 +312,11 @@ impl Platform for Systrap {
             .add32(shared::DOORBELL + doorbell::AWAKE, 1);
     }
 
-    fn kick(&self) {
+    fn kick(&self, busy: bool) {
         let pages = &self.shared.pages;
+        if busy && pages.load32(shared::DOORBELL + doorbell::AWAKE) > 0 {
+            return;
+        }
         pages.add32(shared::DOORBELL + doorbell::WORD, 1);
         pages.futex_wake(shared::DOORBELL + doorbell::WORD, 1);
     }

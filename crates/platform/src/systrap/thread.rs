@@ -242,6 +242,16 @@ impl Thread for StubThread {
         (self.get64(ctx::COPIED_FROM), len)
     }
 
+    fn forget_input(&self) {
+        self.set64(ctx::COPIED_IN, 0);
+    }
+
+    fn park(&self) {
+        self.shared
+            .areas
+            .swap32(self.area + ctx::STATE, state::PARKED);
+    }
+
     fn window_read(&self, at: usize, to: &mut [u8]) {
         if at + to.len() <= WINDOW {
             self.shared

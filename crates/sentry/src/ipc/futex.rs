@@ -193,6 +193,8 @@ impl Futexes {
 
     /// Wakes up to `most` who wait on the word, private and shared names alike.
     pub fn wake(&self, mm: &Mm, addr: u64, most: u32, bits: u32) -> usize {
+        // Who is woken looks at the word, which the caller may have changed just now.
+        mm.settle();
         let mut woken = 0;
         for private in [true, false] {
             if let Ok(key) = Self::key(mm, addr, private)

@@ -63,8 +63,16 @@ pub enum Mapping {
         /// The offset of the area's first byte.
         offset: u64,
     },
-    /// Nothing: pages past the end of a file, mapped privately. Touching them is SIGBUS.
-    PastEnd,
+    /// Pages of a shared object, mapped privately, that were past its end when they were last looked for. Touching them is SIGBUS, or
+    /// makes them [`Mapping::Memory`] where it has grown.
+    PastEnd {
+        /// The object's window.
+        window: Arc<Window>,
+        /// Who allocates its pages.
+        object: Arc<dyn SharedObject>,
+        /// The offset of the area's first byte.
+        offset: u64,
+    },
 }
 
 /// A run of addresses with the same properties.
@@ -95,15 +103,42 @@ impl Area {
         match self.mapping {
             Mapping::Anonymous | Mapping::Host { .. } => true,
             Mapping::Memory { .. } => !self.shared(),
-            Mapping::PastEnd => false,
+            Mapping::PastEnd { .. } => false,
         }
     }
 
+    /// Whether it counts as data (`RLIMIT_DATA`): what its process alone can write, but for stacks.
+    pub fn is_data(&self) -> bool {
+        self.prot.contains(Prot::WRITE)
+            && !self
+                .flags
+                .intersects(AreaFlags::SHARED | AreaFlags::GROWS_DOWN)
+    }
+
+    /// The same, with the pages that it has of a shared object gone: they are looked for again when they are touched.
+    pub(super) fn without_pages(mut self) -> Area {
+        if let Mapping::Memory {
+            window,
+            object,
+            offset,
+        } = self.mapping
+        {
+            self.mapping = Mapping::PastEnd {
+                window,
+                object,
+                offset,
+            };
+        }
+        self
+    }
+
     /// The same, beginning `by` bytes later.
-    fn advance(&mut self, by: u64) {
+    pub(super) fn advance(&mut self, by: u64) {
         match &mut self.mapping {
-            Mapping::Host { offset, .. } | Mapping::Memory { offset, .. } => *offset += by,
-            Mapping::Anonymous | Mapping::PastEnd => {}
+            Mapping::Host { offset, .. }
+            | Mapping::Memory { offset, .. }
+            | Mapping::PastEnd { offset, .. } => *offset += by,
+            Mapping::Anonymous => {}
         }
         if let Some((_, offset)) = &mut self.file {
             *offset += by;
@@ -137,6 +172,7 @@ impl Area {
 pub(super) struct Areas {
     list: BTreeMap<u64, Area>,
     total: u64,
+    data: u64,
 }
 
 impl Areas {
@@ -146,6 +182,18 @@ impl Areas {
 
     pub(super) fn total(&self) -> u64 {
         self.total
+    }
+
+    /// How many bytes count as data ([`Area::is_data`]).
+    pub(super) fn data(&self) -> u64 {
+        self.data
+    }
+
+    fn enter(&mut self, start: u64, area: &Area) {
+        self.total += area.end - start;
+        if area.is_data() {
+            self.data += area.end - start;
+        }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -235,6 +283,9 @@ impl Areas {
         self.split(end);
         while let Some((&at, area)) = self.list.range(start..end).next() {
             self.total -= area.end - at;
+            if area.is_data() {
+                self.data -= area.end - at;
+            }
             self.list.remove(&at);
         }
     }
@@ -242,7 +293,7 @@ impl Areas {
     /// Puts an area in place of whatever is there, as one with its neighbours where they are alike.
     pub(super) fn insert(&mut self, mut start: u64, mut area: Area) {
         self.remove(start, area.end);
-        self.total += area.end - start;
+        self.enter(start, &area);
         if let Some((before, left)) = self.before(start)
             && left.end == start
             && left.joins(start - before, &area)
@@ -293,7 +344,7 @@ impl Areas {
                     backing,
                 });
             }
-            copy.total += len;
+            copy.enter(start, &area);
             copy.list.insert(start, area);
         }
         (copy, ops)
@@ -337,10 +388,11 @@ mod tests {
         areas.insert(0x3000, area(0x4000, Prot::READ));
         assert_eq!((areas.count(), areas.total()), (1, 0x3000));
         areas.change(0x2000, 0x3000, &mut |area| area.prot = Prot::WRITE);
+        assert_eq!(areas.data(), 0x1000);
         assert_eq!((areas.count(), areas.total()), (3, 0x3000));
         assert!(areas.covers(0x1000, 0x4000) && !areas.covers(0x1000, 0x5000));
         areas.change(0x1000, 0x4000, &mut |area| area.prot = Prot::READ);
-        assert_eq!(areas.count(), 1);
+        assert_eq!((areas.count(), areas.data()), (1, 0));
         areas.remove(0x1800, 0x2000);
         assert_eq!((areas.count(), areas.total()), (2, 0x2800));
         assert_eq!(areas.gap_below(0x800, 0x4000, 0x800, 0x1000), Some(0x1800));

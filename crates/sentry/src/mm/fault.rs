@@ -1,10 +1,11 @@
 //! Page faults that the host's kernel could not serve: stacks that grow, and pages of shared memory on their first touch.
 
+use abi::Errno;
 use abi::signal::{SigInfo, Signal};
 use platform::{Backing, MemOp};
 
 use super::area::{Area, AreaFlags, Mapping, Prot};
-use super::{MIN_ADDR, Mm, PAGE, page_down};
+use super::{MIN_ADDR, Mm, PAGE, page_down, page_up};
 use crate::sync::MutexGuard;
 use crate::sync::order::MmAreas;
 
@@ -57,11 +58,11 @@ impl Mm {
         let need = if write { Prot::WRITE } else { Prot::READ };
         match areas.find(addr) {
             Some((start, area)) if area.prot.intersects(need) => match area.mapping {
-                Mapping::Memory { .. } => {
+                Mapping::Memory { .. } | Mapping::PastEnd { .. } => {
                     let area = area.clone();
                     matches!(self.touch(areas, start, &area, addr), Fault::Served)
                 }
-                Mapping::Anonymous | Mapping::Host { .. } | Mapping::PastEnd => false,
+                Mapping::Anonymous | Mapping::Host { .. } => false,
             },
             Some(_) => false,
             None => matches!(self.grow(areas, addr), Fault::Served),
@@ -83,11 +84,14 @@ impl Mm {
         } = &area.mapping
         else {
             return match area.mapping {
-                Mapping::PastEnd => Fault::Signal(SigInfo::fault(Signal::SIGBUS, BUS_ADRERR, addr)),
+                Mapping::PastEnd { .. } => self.look_again(areas, area, addr),
                 // Private memory is the host's: that the access failed means it changed meanwhile; it is tried again.
                 _ => Fault::Served,
             };
         };
+        if !area.shared() {
+            return Fault::Served;
+        }
         let page = page_down(addr);
         let object_at = |address: u64| offset + (address - start);
         let low = start.max(page & !(AROUND - 1));
@@ -98,6 +102,8 @@ impl Mm {
             .or_else(|_| object.populate(object_at(page)..object_at(page) + PAGE));
         let got = match got {
             Ok(got) if got.start <= object_at(page) && got.end > object_at(page) => got,
+            // Pages are going just now: whether this one is among them shows when it is tried again.
+            Err(Errno::EAGAIN) => return Fault::Served,
             Ok(_) | Err(_) => {
                 return Fault::Signal(SigInfo::fault(Signal::SIGBUS, BUS_ADRERR, addr));
             }
@@ -116,6 +122,51 @@ impl Mm {
             Ok(()) => Fault::Served,
             Err(_) => Fault::Signal(SigInfo::fault(Signal::SIGBUS, BUS_ADRERR, addr)),
         }
+    }
+
+    /// The touch of a page of a private mapping that was past the object's end: it may have grown.
+    fn look_again(
+        &self,
+        mut areas: MutexGuard<'_, super::Areas, MmAreas>,
+        area: &Area,
+        addr: u64,
+    ) -> Fault {
+        let refused = Fault::Signal(SigInfo::fault(Signal::SIGBUS, BUS_ADRERR, addr));
+        let page = page_down(addr);
+        let Some((_, mut part)) = areas.within(page, area.end).into_iter().next() else {
+            return Fault::Served;
+        };
+        let Mapping::PastEnd {
+            window,
+            object,
+            offset,
+        } = part.mapping
+        else {
+            return Fault::Served;
+        };
+        let there = page_up(object.size())
+            .unwrap_or(u64::MAX)
+            .saturating_sub(offset)
+            .min(part.end - page);
+        if there == 0 {
+            return refused;
+        }
+        match object.populate(offset..offset + there) {
+            Ok(_) => {}
+            Err(Errno::EAGAIN) => return Fault::Served,
+            Err(_) => return refused,
+        }
+        part.end = page + there;
+        part.mapping = Mapping::Memory {
+            window,
+            object,
+            offset,
+        };
+        if self.install(page, &part).is_err() {
+            return refused;
+        }
+        areas.insert(page, part);
+        Fault::Served
     }
 
     /// An access below a stack: it grows, within its limit and not into what is below it.

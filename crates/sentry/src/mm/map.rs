@@ -185,15 +185,12 @@ impl Mm {
                 .ok_or(Errno::ENOMEM)?
         };
         let end = addr + len;
-        let replaced: u64 = areas
-            .within(addr, end)
-            .iter()
-            .map(|(start, area)| area.end - start)
-            .sum();
-        if areas.total() - replaced + len > self.limit_as.load(Ordering::Relaxed)
-            || areas.count() + 2 > MAX_AREAS
-        {
-            return Err(Errno::ENOMEM);
+        let (mut replaced, mut replaced_data) = (0, 0);
+        for (start, area) in areas.within(addr, end) {
+            replaced += area.end - start;
+            if area.is_data() {
+                replaced_data += area.end - start;
+            }
         }
         let area = Area {
             end,
@@ -203,7 +200,18 @@ impl Mm {
             file: request.file.clone(),
             name: request.name,
         };
+        if areas.total() - replaced + len > self.limit_as.load(Ordering::Relaxed)
+            || area.is_data()
+                && areas.data() - replaced_data + len > self.limit_data.load(Ordering::Relaxed)
+            || areas.count() + 2 > MAX_AREAS
+        {
+            return Err(Errno::ENOMEM);
+        }
         self.unpatch(addr, end, false)?;
+        if let Mapping::Memory { object, .. } = &area.mapping {
+            // Before any page of it can be touched.
+            self.watch(object.as_ref());
+        }
         for (start, part) in self.pieces(addr, area)? {
             self.install(start, &part)?;
             areas.insert(start, part);
@@ -222,14 +230,14 @@ impl Mm {
         let size = page_up(object.size()).ok_or(Errno::EOVERFLOW)?;
         let there = size.saturating_sub(*offset).min(area.end - start);
         let mut pieces = Vec::new();
-        let past = Area {
-            mapping: Mapping::PastEnd,
-            ..area.clone()
+        let there = match object.populate(*offset..offset + there) {
+            _ if there == 0 => 0,
+            Ok(_) => there,
+            // Pages are going just now: they are looked for when they are touched.
+            Err(Errno::EAGAIN | Errno::ENXIO) => 0,
+            Err(_) => return Err(Errno::ENOMEM),
         };
         if there > 0 {
-            object
-                .populate(*offset..offset + there)
-                .map_err(|_| Errno::ENOMEM)?;
             pieces.push((
                 start,
                 Area {
@@ -239,17 +247,15 @@ impl Mm {
             ));
         }
         if start + there < area.end {
-            let file = past
-                .file
-                .clone()
-                .map(|(file, offset)| (file, offset + there));
-            pieces.push((start + there, Area { file, ..past }));
+            let mut past = area.clone().without_pages();
+            past.advance(there);
+            pieces.push((start + there, past));
         }
         Ok(pieces)
     }
 
     /// Tells the host of a new area.
-    fn install(&self, start: u64, area: &Area) -> Result<(), Errno> {
+    pub(super) fn install(&self, start: u64, area: &Area) -> Result<(), Errno> {
         let len = area.end - start;
         let prot = area.prot.bits();
         let held;
@@ -280,7 +286,7 @@ impl Mm {
                 prot,
                 backing: Backing::PrivateMemory(window.offset() + offset),
             },
-            Mapping::Memory { .. } | Mapping::PastEnd => MemOp::Unmap { addr: start, len },
+            Mapping::Memory { .. } | Mapping::PastEnd { .. } => MemOp::Unmap { addr: start, len },
         };
         self.space.apply(&[op]).map_err(|(_, error)| {
             if error == Errno::ESRCH {
@@ -363,12 +369,21 @@ impl Mm {
                 return Err(Errno::ENOMEM);
             }
             let len = area.end - start;
+            let becomes_data = Area {
+                prot,
+                ..area.clone()
+            }
+            .is_data()
+                && !area.is_data();
+            if becomes_data && areas.data() + len > self.limit_data.load(Ordering::Relaxed) {
+                return Err(Errno::ENOMEM);
+            }
             if prot != area.prot {
                 self.unpatch(start, area.end, true)?;
             }
             let op = match &area.mapping {
                 Mapping::Memory { .. } if area.shared() => MemOp::Unmap { addr: start, len },
-                Mapping::PastEnd => MemOp::Unmap { addr: start, len },
+                Mapping::PastEnd { .. } => MemOp::Unmap { addr: start, len },
                 _ => MemOp::Protect {
                     addr: start,
                     len,
@@ -404,6 +419,7 @@ impl Mm {
             if new > USER_TOP
                 || !areas.is_free(old, new)
                 || areas.total() + len > self.limit_as.load(Ordering::Relaxed)
+                || areas.data() + len > self.limit_data.load(Ordering::Relaxed)
             {
                 return now;
             }
@@ -473,6 +489,7 @@ impl Mm {
             new_len.saturating_sub(old_len)
         };
         if areas.total() + added > self.limit_as.load(Ordering::Relaxed)
+            || area.is_data() && areas.data() + added > self.limit_data.load(Ordering::Relaxed)
             || areas.count() + 2 > MAX_AREAS
         {
             return Err(Errno::ENOMEM);
@@ -494,7 +511,14 @@ impl Mm {
             let mut tail = moved.clone();
             tail.end = old + new_len;
             let op = match &tail.mapping {
-                Mapping::Memory { .. } | Mapping::PastEnd => None,
+                Mapping::Memory { .. } if !tail.shared() => {
+                    // What is new has no pages yet.
+                    let mut rest = tail.clone().without_pages();
+                    rest.advance(old_len);
+                    areas.insert(old_end, rest);
+                    return Ok(old);
+                }
+                Mapping::Memory { .. } | Mapping::PastEnd { .. } => None,
                 Mapping::Anonymous => Some(MemOp::Map {
                     addr: old_end,
                     len: new_len - old_len,
@@ -549,24 +573,26 @@ impl Mm {
                 new_len,
             }]
         } else {
-            vec![
-                MemOp::Unmap {
-                    addr: to,
-                    len: new_len,
-                },
-                MemOp::Unmap {
+            // Pages come with their first touch, at the new place too. Nothing is taken from the old one where it is to be had twice.
+            let mut ops = vec![MemOp::Unmap {
+                addr: to,
+                len: new_len,
+            }];
+            if old_len > 0 {
+                ops.push(MemOp::Unmap {
                     addr: old,
                     len: old_len,
-                },
-            ]
+                });
+            }
+            ops
         };
         self.space.apply(&ops).map_err(|(_, error)| error)?;
         if request.keep {
-            // The old range stays, empty.
+            // The old range stays, as if nothing of it had been touched.
             self.install(
                 old,
                 &Area {
-                    mapping: Mapping::Anonymous,
+                    end: old_end,
                     ..moved.clone()
                 },
             )?;
@@ -706,7 +732,7 @@ impl Mm {
                 file.key.0 ^ file.key.1.rotate_left(20),
                 offset + (addr - start),
             )),
-            Mapping::Anonymous | Mapping::PastEnd => None,
+            Mapping::Anonymous | Mapping::PastEnd { .. } => None,
         }
     }
 }

@@ -328,7 +328,8 @@ pub trait SharedObject: Send + Sync {
 
 /// Told when pages of a shared object go away (truncation, punched holes): mappings of them must go.
 pub trait Mapper: Send + Sync {
-    /// The pages in this range of offsets of the window are going. On return no stub may have them mapped.
+    /// The pages in this range of offsets of the window are going; up to `u64::MAX` where the object is cut off. On return no stub may have
+    /// them mapped; private copies of them go only with the object's end, as Linux has it.
     fn unmap(&self, window: &Window, range: Range<u64>);
 }
 

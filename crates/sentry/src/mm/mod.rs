@@ -21,8 +21,9 @@ pub use fault::Fault;
 pub use map::{MapFlags, MapRequest, Remap};
 pub use shared_files::SharedFiles;
 
-use std::sync::Arc;
+use core::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use abi::{Errno, UserCStr, UserPtr, UserSlice};
 use platform::{MemOp, Platform, Space, Start, Thread, USER_TOP};
@@ -32,6 +33,7 @@ use crate::io::GuestMemory;
 use crate::sync::order::{ExecLock, Leaf, MmAreas};
 use crate::sync::{Mutex, RwLock};
 use area::Areas;
+use memory_file::{Mapper, SharedObject, Window};
 
 /// The size of a page.
 pub const PAGE: u64 = platform::PAGE;
@@ -81,6 +83,8 @@ pub struct Layout {
 
 /// An address space.
 pub struct Mm {
+    /// Itself, for who has to tell it of pages that go.
+    this: Weak<Mm>,
     host: Arc<MmHost>,
     space: Arc<dyn Space>,
     areas: Mutex<Areas, MmAreas>,
@@ -104,7 +108,8 @@ impl Mm {
     /// A new, empty address space.
     pub fn new(host: &Arc<MmHost>) -> Result<Arc<Mm>, Errno> {
         let space = host.platform.new_space()?;
-        Ok(Arc::new(Mm {
+        Ok(Arc::new_cyclic(|this| Mm {
+            this: Weak::clone(this),
             host: Arc::clone(host),
             space,
             areas: Mutex::new(Areas::default()),
@@ -140,7 +145,8 @@ impl Mm {
         if !child.1.is_empty() {
             space.apply(&child.1).map_err(|(_, error)| error)?;
         }
-        let mm = Mm {
+        let mm = Arc::new_cyclic(|this| Mm {
+            this: Weak::clone(this),
             host: Arc::clone(&self.host),
             space,
             areas: Mutex::new(child.0),
@@ -152,9 +158,21 @@ impl Mm {
             users: AtomicU32::new(1),
             program: RwLock::new(0),
             patches: Mutex::new(self.patches.lock().clone()),
-        };
+        });
+        // The child has the pages that this space has: it is known before this space could be told that some of them go.
+        for (_, area) in areas.iter() {
+            if let Mapping::Memory { object, .. } = &area.mapping {
+                mm.watch(object.as_ref());
+            }
+        }
         drop(areas);
-        Ok((Arc::new(mm), thread))
+        Ok((mm, thread))
+    }
+
+    /// Asks a shared object that is mapped here to tell of pages that go.
+    fn watch(&self, object: &dyn SharedObject) {
+        let this: Weak<dyn Mapper> = self.this.clone();
+        object.watch(this);
     }
 
     /// Another process uses it (CLONE_VM).
@@ -365,6 +383,73 @@ impl Mm {
     }
 }
 
+impl Mm {
+    /// Writes what the call has put in its window so far: for calls that let other threads see it before they return themselves, or that
+    /// do not return.
+    pub fn settle(&self) {
+        if let Some((thread, results)) = window::take_results(self.space.id()) {
+            // Found writable when it was put there, as in `flush_overlap`.
+            let _ = window::flush(self, thread.as_ref(), results);
+        }
+    }
+}
+
+impl Mm {
+    fn copy_out_past_window(&self, addr: u64, from: &[u8]) -> Result<usize, Errno> {
+        let mut done = 0;
+        while done < from.len() {
+            let at = addr.wrapping_add(done as u64);
+            let got = self.space.write(at, &from[done..]).unwrap_or(0);
+            done += got;
+            if done < from.len() && !self.make_present(addr.wrapping_add(done as u64), true) {
+                break;
+            }
+        }
+        if done == 0 && !from.is_empty() {
+            Err(Errno::EFAULT)
+        } else {
+            Ok(done)
+        }
+    }
+}
+
+impl Mapper for Mm {
+    fn unmap(&self, window: &Window, range: Range<u64>) {
+        let cut_off = range.end == u64::MAX;
+        let mut areas = self.areas.lock();
+        let mut gone = Vec::new();
+        for (start, area) in areas.iter() {
+            let Mapping::Memory {
+                window: of, offset, ..
+            } = &area.mapping
+            else {
+                continue;
+            };
+            if !core::ptr::eq(of.as_ref(), window) || !(area.shared() || cut_off) {
+                continue;
+            }
+            let from = start + range.start.saturating_sub(*offset);
+            let to = area
+                .end
+                .min(start.saturating_add(range.end.saturating_sub(*offset)));
+            if from < to {
+                gone.push((from, to, area.shared()));
+            }
+        }
+        for (addr, end, shared) in gone {
+            // Where the space is dead, nothing is mapped any more.
+            let _ = self.unpatch(addr, end, false);
+            let _ = self.space.apply(&[MemOp::Unmap {
+                addr,
+                len: end - addr,
+            }]);
+            if !shared {
+                areas.change(addr, end, &mut |area| *area = area.clone().without_pages());
+            }
+        }
+    }
+}
+
 impl GuestMemory for Mm {
     fn copy_in(&self, addr: u64, to: &mut [u8]) -> Result<usize, Errno> {
         if to.len() <= platform::WINDOW && window::copy_in(self.space.id(), addr, to) {
@@ -388,6 +473,7 @@ impl GuestMemory for Mm {
     }
 
     fn copy_out(&self, addr: u64, from: &[u8]) -> Result<usize, Errno> {
+        window::invalidate(self.space.id(), addr, from.len());
         if from.len() <= platform::WINDOW
             && !from.is_empty()
             && self.writable(addr, from.len())
@@ -396,7 +482,7 @@ impl GuestMemory for Mm {
             return Ok(from.len());
         }
         self.flush_overlap(addr, from.len());
-        self.write_past_window(addr, from)
+        self.copy_out_past_window(addr, from)
     }
 }
 
@@ -439,24 +525,6 @@ impl Mm {
             }
         }
         Err(Errno::EIO)
-    }
-
-    /// Copies to guest memory at once, whatever the window holds.
-    fn write_past_window(&self, addr: u64, from: &[u8]) -> Result<usize, Errno> {
-        let mut done = 0;
-        while done < from.len() {
-            let at = addr.wrapping_add(done as u64);
-            let got = self.space.write(at, &from[done..]).unwrap_or(0);
-            done += got;
-            if done < from.len() && !self.make_present(addr.wrapping_add(done as u64), true) {
-                break;
-            }
-        }
-        if done == 0 && !from.is_empty() {
-            Err(Errno::EFAULT)
-        } else {
-            Ok(done)
-        }
     }
 }
 

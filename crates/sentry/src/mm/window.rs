@@ -18,6 +18,8 @@ struct Current {
     from: u64,
     len: usize,
     out: Option<Results>,
+    /// Whether results may wait for the answer.
+    defer: bool,
 }
 
 /// Results that wait in a window to be copied out.
@@ -33,8 +35,9 @@ thread_local! {
     static CURRENT: RefCell<Option<Current>> = const { RefCell::new(None) };
 }
 
-/// From here on copies of this space may use the thread's window.
-pub fn begin(mm: &Mm, thread: &Arc<dyn Thread>) {
+/// From here on copies of this space may use the thread's window; for results only with `defer`: where nobody else is to see them before
+/// the call returns.
+pub fn begin(mm: &Mm, thread: &Arc<dyn Thread>, defer: bool) {
     let (from, len) = thread.copied_in();
     let current = Current {
         space: mm.space().id(),
@@ -42,6 +45,7 @@ pub fn begin(mm: &Mm, thread: &Arc<dyn Thread>) {
         from,
         len,
         out: None,
+        defer,
     };
     CURRENT.set(Some(current));
 }
@@ -55,8 +59,8 @@ pub fn end() -> Option<Results> {
 pub fn flush(mm: &Mm, thread: &dyn Thread, results: Results) -> Result<(), Errno> {
     let mut bytes = vec![0; results.len];
     thread.results_read(0, &mut bytes);
-    // Past the window: the copy would only go back into it while the call is served.
-    if mm.write_past_window(results.addr, &bytes)? == bytes.len() {
+    // Not by way of the window, which is where they come from.
+    if mm.copy_out_past_window(results.addr, &bytes)? == bytes.len() {
         Ok(())
     } else {
         Err(Errno::EFAULT)
@@ -94,10 +98,31 @@ pub(super) fn string(space: SpaceId, addr: u64) -> Option<Vec<u8>> {
     })
 }
 
+/// The sentry writes to this range: what was copied of it is no longer what is there.
+pub(super) fn invalidate(space: SpaceId, addr: u64, len: usize) {
+    CURRENT.with_borrow_mut(|current| {
+        let Some(current) = current
+            .as_mut()
+            .filter(|current| current.space == space && current.len > 0)
+        else {
+            return;
+        };
+        let apart = addr >= current.from.wrapping_add(current.len as u64)
+            || addr.wrapping_add(len as u64) <= current.from;
+        if !apart {
+            current.len = 0;
+            current.thread.forget_input();
+        }
+    });
+}
+
 /// Puts results in the window, where they fit behind what is there already.
 pub(super) fn copy_out(space: SpaceId, addr: u64, from: &[u8]) -> bool {
     CURRENT.with_borrow_mut(|current| {
-        let Some(current) = current.as_mut().filter(|current| current.space == space) else {
+        let Some(current) = current
+            .as_mut()
+            .filter(|current| current.space == space && current.defer)
+        else {
             return false;
         };
         let at = match current.out {
@@ -115,6 +140,15 @@ pub(super) fn copy_out(space: SpaceId, addr: u64, from: &[u8]) -> bool {
             len: at + from.len(),
         });
         true
+    })
+}
+
+/// What is in the window so far: it has to be written now.
+pub(super) fn take_results(space: SpaceId) -> Option<(Arc<dyn Thread>, Results)> {
+    CURRENT.with_borrow_mut(|current| {
+        let current = current.as_mut().filter(|current| current.space == space)?;
+        let out = current.out.take()?;
+        Some((Arc::clone(&current.thread), out))
     })
 }
 

@@ -38,6 +38,45 @@ pub(crate) fn current() -> u32 {
     CURRENT.get()
 }
 
+/// Whether a call's results may wait in the window until it is answered: those that are for the caller alone. Not so where another
+/// thread is woken, or born, that may look at them first.
+pub(crate) fn defers_results(number: u32) -> bool {
+    use abi::nr::nr;
+    matches!(
+        number,
+        nr::read
+            | nr::pread64
+            | nr::stat
+            | nr::fstat
+            | nr::lstat
+            | nr::newfstatat
+            | nr::statx
+            | nr::readlink
+            | nr::readlinkat
+            | nr::getcwd
+            | nr::getdents64
+            | nr::poll
+            | nr::epoll_wait
+            | nr::epoll_pwait
+            | nr::ioctl
+            | nr::recvfrom
+            | nr::pipe
+            | nr::pipe2
+            | nr::socketpair
+            | nr::rt_sigaction
+            | nr::rt_sigprocmask
+            | nr::clock_gettime
+            | nr::gettimeofday
+            | nr::uname
+            | nr::sysinfo
+            | nr::prlimit64
+            | nr::getrlimit
+            | nr::getrusage
+            | nr::getrandom
+            | nr::wait4
+    )
+}
+
 /// Calls the handler of a task's call.
 pub(crate) fn dispatch(task: &Arc<Task>, call: &mut Call) -> Step {
     CURRENT.set(task.tid());

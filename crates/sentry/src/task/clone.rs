@@ -352,6 +352,8 @@ impl Task {
             if flags.contains(CloneFlags::CHILD_SETTID) {
                 parent_mm.put_now(args.child_tid, &tid)?;
             }
+            // The new thread may look at its number before this call is answered.
+            parent_mm.settle();
             let host = parent_mm.space().thread(&start)?;
             if !thread {
                 parent_mm.enter();

@@ -180,6 +180,8 @@ impl Task {
         if !clear.is_null() && mm.put_now(clear, &0).is_ok() {
             self.kernel.futexes.wake(&mm, clear.addr(), 1, u32::MAX);
         }
+        // The thread copies nothing any more, and its window may be another's soon.
+        mm.settle();
     }
 
     /// The last thread is over: children get another parent, the own parent is told.

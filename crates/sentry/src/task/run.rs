@@ -354,15 +354,9 @@ impl Task {
                 return Some(SigInfo::fault(Signal::SIGBUS, 2, address));
             }
             if address >= platform::USER_TOP {
-                return Some(SigInfo::fault(
-                    Signal::SIGSEGV,
-                    if address >> 47 != 0 {
-                        abi::signal::SI_KERNEL
-                    } else {
-                        1
-                    },
-                    address,
-                ));
+                // Nothing is mapped there for the guest: SEGV_MAPERR, for the kernel's half too. An address that is not canonical is no
+                // page fault.
+                return Some(SigInfo::fault(Signal::SIGSEGV, 1, address));
             }
             return match self.mm().fault(address, write, exec) {
                 Fault::Served => None,
@@ -397,7 +391,7 @@ impl Task {
                 call.unregister(&self.kernel);
             }
             let mm = self.mm();
-            window::begin(&mm, thread);
+            window::begin(&mm, thread, syscalls::defers_results(call.number));
             let step = syscalls::dispatch(self, &mut call);
             call.results = window::end();
             if !matches!(step, Step::Done(_)) {
@@ -429,7 +423,7 @@ impl Task {
                 }
                 Step::Wait(wait) => {
                     let ends = if wait.on_signal == OnSignal::Killable {
-                        self.is_ending()
+                        self.is_ending() || self.asked_to_end()
                     } else {
                         self.interrupted()
                     };
@@ -444,6 +438,7 @@ impl Task {
                         continue;
                     }
                     self.run.keep(call);
+                    thread.park();
                     if self.run.change(KERNEL, PARKED) {
                         return;
                     }

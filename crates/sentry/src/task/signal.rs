@@ -515,6 +515,7 @@ impl Task {
     /// Whether a signal can be delivered now, or the process is ending.
     pub fn interrupted(&self) -> bool {
         self.is_ending()
+            || self.asked_to_end()
             || self.process.is_stopped()
             || !self.pending_set().difference(self.mask()).is_empty()
     }

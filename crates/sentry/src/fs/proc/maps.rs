@@ -66,7 +66,7 @@ fn resident_in(mm: &Mm, start: u64, area: &Area, left: &mut u64) -> Resident {
             shared: count,
             ..Resident::default()
         },
-        Mapping::PastEnd => Resident::default(),
+        Mapping::PastEnd { .. } => Resident::default(),
     }
 }
 

@@ -168,22 +168,41 @@ impl TmpInode {
     ) -> Result<(), Errno> {
         let contents = self.contents()?;
         let mut held = contents.write();
-        let mappers: Vec<Arc<dyn Mapper>> = held.mappers.iter().filter_map(Weak::upgrade).collect();
-        if mappers.is_empty() {
-            held.mappers.clear();
+        held.mappers.retain(|mapper| mapper.strong_count() > 0);
+        if held.mappers.is_empty() {
             let cleared = held.clear(range);
             change(&mut held);
             return cleared;
         }
-        // Mappers take locks of their own that come before this one.
         let window = held.pages(&self.fs)?.pin(0)?;
-        let pages = range.start.div_ceil(PAGE).saturating_mul(PAGE)..range.end;
+        // Whole pages: those that the range has a part of stay, with that part zeroed.
+        let end = match range.end {
+            u64::MAX => u64::MAX,
+            end => end / PAGE * PAGE,
+        };
+        let pages = range.start.div_ceil(PAGE).saturating_mul(PAGE)..end;
         held.going.push(pages.clone());
-        drop(held);
-        for mapper in mappers {
-            mapper.unmap(&window, pages.clone());
+        let mut told: Vec<Weak<dyn Mapper>> = Vec::new();
+        loop {
+            let untold: Vec<Weak<dyn Mapper>> = held
+                .mappers
+                .iter()
+                .filter(|mapper| !told.iter().any(|other| other.ptr_eq(mapper)))
+                .cloned()
+                .collect();
+            if untold.is_empty() {
+                break;
+            }
+            // Mappers take locks of their own that come before this one. Another may come meanwhile: a fork of one that had the pages still.
+            drop(held);
+            for mapper in &untold {
+                if let Some(mapper) = mapper.upgrade() {
+                    mapper.unmap(&window, pages.clone());
+                }
+            }
+            told.extend(untold);
+            held = contents.write();
         }
-        let mut held = contents.write();
         if let Some(at) = held.going.iter().position(|going| *going == pages) {
             held.going.remove(at);
         }
