@@ -32,7 +32,7 @@ pub(crate) struct Options {
     /// Another runtime to compare with, which takes gVisor's `do` and its options.
     #[arg(long)]
     peer: Option<PathBuf>,
-    /// Keep all processors busy with something else meanwhile.
+    /// Keep one processor busy with something else meanwhile.
     #[arg(long)]
     busy: bool,
     /// How often each is run.
@@ -104,20 +104,18 @@ impl Drop for Scratch {
     }
 }
 
-/// Threads that do nothing as fast as they can, until dropped.
+/// A thread that does nothing as fast as it can, until dropped.
 struct Busy(Arc<AtomicBool>);
 
 impl Busy {
     fn begin() -> Busy {
         let stop = Arc::new(AtomicBool::new(false));
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            let stop = Arc::clone(&stop);
-            std::thread::spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
-                    std::hint::spin_loop();
-                }
-            });
-        }
+        let seen = Arc::clone(&stop);
+        std::thread::spawn(move || {
+            while !seen.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
         Busy(stop)
     }
 }
@@ -340,7 +338,10 @@ fn start(options: &Options, places: &[Place], scratch: &Path) -> anyhow::Result<
     for place in &places[1..] {
         for _ in 0..options.rounds.min(3) {
             match idle_memory(place, scratch) {
-                Ok(bytes) => table.add("idle, sleep 1000", place, bytes / 1024.0),
+                Ok((all, shared)) => {
+                    table.add("idle, not reclaimable", place, all / 1024.0);
+                    table.add("idle, anonymous and shared", place, shared / 1024.0);
+                }
                 Err(error) => eprintln!("{}: {error:#}", place.name()),
             }
         }
@@ -399,24 +400,30 @@ impl Cgroup {
         bail!("no cgroup with a memory controller at hand")
     }
 
-    /// What the processes in it, and in those below it, have of their own: bytes.
-    fn used(&self) -> anyhow::Result<f64> {
+    /// What of its memory, and of those below it, can't be reclaimed, and what of that is anonymous or shared: bytes.
+    fn used(&self) -> anyhow::Result<(f64, f64)> {
         let text = fs::read_to_string(self.0.join("memory.stat"))?;
-        let field = |name: &str| {
-            text.lines().find_map(|line| {
-                line.strip_prefix(name)?
-                    .strip_prefix(' ')?
-                    .parse::<f64>()
-                    .ok()
-            })
+        let field = |names: [&str; 2]| {
+            let value = |name: &str| {
+                text.lines().find_map(|line| {
+                    line.strip_prefix(name)?
+                        .strip_prefix(' ')?
+                        .parse::<f64>()
+                        .ok()
+                })
+            };
+            names.into_iter().find_map(value)
         };
-        let own = field("total_rss")
-            .or_else(|| field("anon"))
-            .context("memory.stat")?;
-        let shared = field("total_shmem")
-            .or_else(|| field("shmem"))
-            .unwrap_or(0.0);
-        Ok(own + shared)
+        let total = ["memory.usage_in_bytes", "memory.current"]
+            .into_iter()
+            .find_map(|name| fs::read_to_string(self.0.join(name)).ok())
+            .context("memory.current")?;
+        let total: f64 = total.trim().parse()?;
+        let anonymous = field(["total_rss", "anon"]).context("memory.stat")?;
+        let file = field(["total_cache", "file"]).context("memory.stat")?;
+        let shared = field(["total_shmem", "shmem"]).unwrap_or(0.0);
+        let slab = field(["slab_reclaimable", "slab_reclaimable"]).unwrap_or(0.0);
+        Ok((total - (file - shared) - slab, anonymous + shared))
     }
 }
 
@@ -431,8 +438,8 @@ impl Drop for Cgroup {
     }
 }
 
-/// The memory of a sandbox that does nothing: bytes.
-fn idle_memory(place: &Place, scratch: &Path) -> anyhow::Result<f64> {
+/// The memory of a sandbox that does nothing, as [`Cgroup::used`] tells it.
+fn idle_memory(place: &Place, scratch: &Path) -> anyhow::Result<(f64, f64)> {
     let group = Cgroup::new()?;
     let inner = place.command(scratch, &["/bin/sleep", "1000"]);
     let procs = group.0.join("cgroup.procs");

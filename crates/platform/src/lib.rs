@@ -191,6 +191,12 @@ pub trait Space: Send + Sync {
     /// Processor time that it used so far: nanoseconds.
     fn cpu_time(&self) -> u64;
 
+    /// What is being carried out in it need not be waited for long: whoever uses it is about to end.
+    fn hurry(&self);
+
+    /// Whether a change of it is being carried out right now.
+    fn is_busy(&self) -> bool;
+
     /// Whether it has ended.
     fn is_dead(&self) -> bool;
 }

@@ -46,6 +46,8 @@ pub struct Kernel {
     watched: Mutex<Vec<Option<Weak<WaitQueue>>>, Leaf>,
     end: OnceLock<ExitStatus>,
     over: AtomicBool,
+    /// Threads that owe an answer.
+    pub(crate) overdue: crate::task::Overdue,
     /// Futexes.
     pub futexes: Futexes,
     /// UNIX sockets.
@@ -122,6 +124,7 @@ impl Kernel {
             watched: Mutex::new(Vec::new()),
             end: OnceLock::new(),
             over: AtomicBool::new(false),
+            overdue: crate::task::Overdue::default(),
             futexes: Futexes::default(),
             unix: Arc::default(),
             strace: parts.strace,

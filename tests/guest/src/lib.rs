@@ -36,14 +36,22 @@ pub fn compile(name: &str, directory: &Path, more: &[&str]) -> PathBuf {
     program
 }
 
+/// Starts a program in a sandbox.
+pub fn start_inside(program: &str, arguments: &[&str]) -> Running {
+    let mut command = Command::new(e2e::coffer());
+    command.args(["do", "--", program]).args(arguments);
+    Running::start(command.env("LC_ALL", "C"))
+}
+
+/// Runs a program in a sandbox alone.
+pub fn inside(program: &str, arguments: &[&str]) -> Finished {
+    start_inside(program, arguments).finish_within(LIMIT)
+}
+
 /// Runs a program both ways and compares.
 pub fn compare(program: &str, arguments: &[&str]) {
     let native = finish(Command::new(program).args(arguments));
-    let inside = finish(
-        Command::new(e2e::coffer())
-            .args(["do", "--", program])
-            .args(arguments),
-    );
+    let inside = inside(program, arguments);
     let (want, got) = (outcome(&native), outcome(&inside));
     assert!(
         want == got,

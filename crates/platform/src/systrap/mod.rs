@@ -5,6 +5,7 @@
 //! sentry's orders. All stubs are copies of one *zygote*, made without exec, and children of the sentry.
 
 mod area;
+mod board;
 mod filter;
 mod frame;
 #[path = "../../../stub/src/layout.rs"]
@@ -41,7 +42,8 @@ use parking_lot::Mutex;
 
 use crate::{ContextId, Counters, Platform, SharedFile, Space, SpaceId};
 use area::SharedPages;
-use layout::{AREA, board, doorbell, filters, results, shared};
+use board::Board;
+use layout::{AREA, doorbell, filters, results, shared};
 use stub::StubSpace;
 
 /// The stub's executable.
@@ -49,6 +51,9 @@ const STUB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stub.elf"));
 
 /// How long a helper may take for a batch before its process is given up: nanoseconds.
 const HELPER_DEADLINE: u64 = 10_000_000_000;
+
+/// How long it may take where its process is ending anyway: nanoseconds.
+const HURRIED_DEADLINE: u64 = 400_000_000;
 
 /// How many turns a thread waits for an answer before it sleeps: about as long as waking it costs, some tens of microseconds.
 const SPIN: u32 = 1000;
@@ -77,6 +82,7 @@ struct Shared {
     areas: SharedPages,
     commands: SharedPages,
     pages: SharedPages,
+    board: Board,
     numbers: Mutex<Numbers>,
     spaces: Mutex<HashMap<u64, Weak<StubSpace>>>,
     /// Stubs that nobody refers to any more, killed and not yet reaped.
@@ -127,7 +133,7 @@ const FORK_SIGNALS: u32 = 24;
 impl Systrap {
     /// Starts the zygote. The caller is the first process of its PID namespace, has one thread, and has blocked every signal.
     pub fn start(setup: &Setup<'_>) -> Result<Systrap, Errno> {
-        let areas_len = AREA * board::CONTEXTS;
+        let areas_len = AREA * layout::board::CONTEXTS;
         let areas_file = zygote::memory_file(c"areas", i64::try_from(areas_len).expect("fits"))?;
         let commands_file = zygote::memory_file(c"commands", i64::from(COMMAND_PAGES) * 4096)?;
         let pages_file = zygote::memory_file(c"shared", i64::try_from(shared::LEN).expect("fits"))?;
@@ -156,6 +162,7 @@ impl Systrap {
             areas,
             commands,
             pages,
+            board: Board::new(),
             numbers: Mutex::new(Numbers {
                 contexts: Vec::new(),
                 next_context: 2,
@@ -251,37 +258,11 @@ impl Platform for Systrap {
     }
 
     fn poll(&self) -> Option<ContextId> {
-        let areas = &self.shared.areas;
-        loop {
-            let summary = areas.load64(board::SUMMARY);
-            if summary == 0 {
-                return None;
-            }
-            let word = u64::from(summary.trailing_zeros());
-            let at = board::WORDS + 8 * word;
-            let bits = areas.load64(at);
-            if bits == 0 {
-                areas.and64(board::SUMMARY, !(1 << word));
-                if areas.load64(at) != 0 {
-                    areas.or64(board::SUMMARY, 1 << word);
-                }
-                continue;
-            }
-            let bit = u64::from(bits.trailing_zeros());
-            if areas.and64(at, !(1 << bit)) & (1 << bit) == 0 {
-                continue;
-            }
-            let context = word * 64 + bit;
-            if context >= 2
-                && areas.load32(context * AREA + layout::ctx::STATE) == layout::state::POSTED
-            {
-                return Some(ContextId(u32::try_from(context).expect("below 4096")));
-            }
-        }
+        self.shared.board.take(&self.shared.areas)
     }
 
     fn wait(&self, ready: &dyn Fn() -> bool) {
-        let posted = || self.shared.areas.load64(board::SUMMARY) != 0 || ready();
+        let posted = || self.shared.areas.load64(layout::board::SUMMARY) != 0 || ready();
         // A worker spins for as long as that has paid lately.
         let most = self.shared.spin;
         let turns = SPIN_TURNS.get().min(most);
@@ -296,7 +277,7 @@ impl Platform for Systrap {
         let pages = &self.shared.pages;
         let word = pages.load32(shared::DOORBELL + doorbell::WORD);
         pages.sub32(shared::DOORBELL + doorbell::AWAKE, 1);
-        if !posted() {
+        if !posted() && !self.shared.board.recover(&self.shared.areas) {
             self.shared
                 .counters
                 .worker_sleeps
@@ -393,7 +374,7 @@ impl Shared {
         if let Some(context) = numbers.contexts.pop() {
             return Ok(context);
         }
-        if u64::from(numbers.next_context) >= board::CONTEXTS {
+        if u64::from(numbers.next_context) >= layout::board::CONTEXTS {
             return Err(Errno::EAGAIN);
         }
         numbers.next_context += 1;
@@ -448,6 +429,9 @@ impl Shared {
         });
         let mut numbers = self.numbers.lock();
         for (command, contexts) in gone {
+            for context in &contexts {
+                self.board.forget(*context);
+            }
             numbers.commands.push(command);
             numbers.contexts.extend(contexts);
         }

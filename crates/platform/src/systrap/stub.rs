@@ -15,7 +15,7 @@ use super::layout::{
     AREA, AREA_SLOTS, AREAS, RESULTS, STACK, USER_TOP, command, ctx, file, results,
 };
 use super::thread::StubThread;
-use super::{FIRST_FORK_SIGNAL, HELPER_DEADLINE, Shared, vm};
+use super::{FIRST_FORK_SIGNAL, HELPER_DEADLINE, HURRIED_DEADLINE, Shared, vm};
 
 /// The context of the zygote, which runs no guest code: its area holds its results alone.
 const ZYGOTE_CONTEXT: u32 = 1;
@@ -34,6 +34,7 @@ pub(crate) struct StubSpace {
     helper: Mutex<u32>,
     dead: AtomicBool,
     killed: AtomicBool,
+    hurried: AtomicBool,
     slots: Mutex<Slots>,
     weak: Weak<StubSpace>,
 }
@@ -80,6 +81,7 @@ impl StubSpace {
             helper: Mutex::new(0),
             dead: AtomicBool::new(false),
             killed: AtomicBool::new(false),
+            hurried: AtomicBool::new(false),
             slots: Mutex::new(Slots {
                 next: 0,
                 parked: Vec::new(),
@@ -190,7 +192,12 @@ impl StubSpace {
             if waited >= STEP && self.check_dead() {
                 return Err(gone);
             }
-            if waited >= HELPER_DEADLINE {
+            let deadline = if self.hurried.load(Ordering::SeqCst) {
+                HURRIED_DEADLINE
+            } else {
+                HELPER_DEADLINE
+            };
+            if waited >= deadline {
                 self.kill();
                 return Err(gone);
             }
@@ -341,7 +348,11 @@ impl StubSpace {
             flags: command::THREAD | command::STOP,
             args: [command::THREAD_FLAGS, 0, 0, 0, 0, address],
         });
-        let values = self.batch(&orders).map_err(|(_, error)| error)?;
+        shared.board.send(context);
+        let values = self.batch(&orders).map_err(|(_, error)| {
+            shared.board.forget(context);
+            error
+        })?;
         // A forged number is used with this process's own only.
         let tid = values
             .last()
@@ -607,6 +618,14 @@ impl Space for StubSpace {
     fn cpu_time(&self) -> u64 {
         // CPUCLOCK_SCHED of a process.
         clock(!self.pid << 3 | 2)
+    }
+
+    fn hurry(&self) {
+        self.hurried.store(true, Ordering::SeqCst);
+    }
+
+    fn is_busy(&self) -> bool {
+        self.helper.is_locked()
     }
 
     fn is_dead(&self) -> bool {

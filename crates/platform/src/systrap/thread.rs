@@ -90,6 +90,7 @@ impl StubThread {
     fn go(&self, what: u32) {
         self.set32(ctx::REPLY, what);
         self.shared.areas.swap32(self.area + ctx::STATE, state::GO);
+        self.shared.board.sent(&self.shared.areas, self.context);
         if self.shared.areas.load32(self.area + ctx::SLEEPING) != 0 {
             self.shared.counters.wakeups.fetch_add(1, Ordering::Relaxed);
             self.shared.areas.futex_wake(self.area + ctx::STATE, 1);

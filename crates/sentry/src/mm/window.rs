@@ -39,6 +39,11 @@ thread_local! {
 /// the call returns.
 pub fn begin(mm: &Mm, thread: &Arc<dyn Thread>, defer: bool) {
     let (from, len) = thread.copied_in();
+    // The stub could copy from its own pages, which are no guest memory.
+    let below = from
+        .checked_add(len as u64)
+        .is_some_and(|end| end <= platform::USER_TOP);
+    let len = if below { len } else { 0 };
     let current = Current {
         space: mm.space().id(),
         thread: Arc::clone(thread),

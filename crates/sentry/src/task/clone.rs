@@ -297,7 +297,8 @@ impl Task {
             local,
         };
         if flags.contains(CloneFlags::PARENT_SETTID) {
-            self.mm().put_now(args.parent_tid, &tid)?;
+            // clone(2) makes the child whether the number can be stored or not.
+            let _ = self.mm().put_now(args.parent_tid, &tid);
         }
         let parent_mm = self.mm();
         let signals = *self.blocked.lock();
@@ -350,7 +351,7 @@ impl Task {
         };
         if flags.contains(CloneFlags::VM) {
             if flags.contains(CloneFlags::CHILD_SETTID) {
-                parent_mm.put_now(args.child_tid, &tid)?;
+                let _ = parent_mm.put_now(args.child_tid, &tid);
             }
             // The new thread may look at its number before this call is answered.
             parent_mm.settle();
@@ -369,7 +370,7 @@ impl Task {
             let (mm, host) = parent_mm.fork(&start)?;
             if flags.contains(CloneFlags::CHILD_SETTID) {
                 // The child may have begun to run, but it finds its number no earlier by itself than by asking for it.
-                mm.put_now(args.child_tid, &tid)?;
+                let _ = mm.put_now(args.child_tid, &tid);
             }
             let task = Task::new(kernel, tid, &process, parts(mm));
             publish(&task, host);

@@ -75,7 +75,9 @@ impl Process {
         for task in self.threads() {
             task.notify();
             // Where no other process uses the memory, nothing need be waited for: the stub is about to be killed.
-            if task.mm().sole_user() {
+            let mm = task.mm();
+            if mm.sole_user() {
+                mm.space().hurry();
                 task.claim()
             } else {
                 task.poke()

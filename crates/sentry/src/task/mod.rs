@@ -12,6 +12,7 @@ pub mod credentials;
 mod exec;
 mod exit;
 pub mod limits;
+mod overdue;
 pub mod posix_timers;
 pub(crate) mod run;
 pub mod signal;
@@ -24,6 +25,7 @@ pub use clone::{CloneArgs, CloneFlags};
 pub use exec::ExecRequest;
 pub use exit::{WaitFor, WaitOptions};
 pub use limits::{Limits, Resource};
+pub(crate) use overdue::Overdue;
 pub use tree::{ExitStatus, Tree};
 
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! A task is in one of the states of [`State`], kept in one atomic byte; who changes `Guest`, `Queued` or a stop into `Kernel` owns the task until
 //! it changes that again, so that everything else of a blocked call lies under a lock that nobody contends for.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use abi::Errno;
@@ -44,6 +44,8 @@ const DEAD: u8 = 6;
 pub(super) struct Run {
     state: AtomicU8,
     call: Mutex<Option<Call>, TaskState>,
+    /// Which interrupt it has not answered yet; 0 for none.
+    owed: AtomicU32,
     weak: Weak<Task>,
 }
 
@@ -120,8 +122,22 @@ impl Run {
         Run {
             state: AtomicU8::new(KERNEL),
             call: Mutex::new(None),
+            owed: AtomicU32::new(0),
             weak,
         }
+    }
+
+    pub(super) fn weak(&self) -> Weak<Task> {
+        Weak::clone(&self.weak)
+    }
+
+    /// Which interrupt it has not answered yet; 0 for none.
+    pub(super) fn owed(&self) -> &AtomicU32 {
+        &self.owed
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == DEAD
     }
 
     fn change(&self, from: u8, to: u8) -> bool {
@@ -206,6 +222,7 @@ impl Task {
             match self.run.state.load(Ordering::SeqCst) {
                 GUEST => {
                     if let Ok(thread) = self.thread() {
+                        self.expect_answer();
                         thread.interrupt();
                     }
                     return;
@@ -243,7 +260,12 @@ impl Task {
             return;
         }
         let Ok(thread) = self.thread() else { return };
-        match thread.event() {
+        let event = thread.event();
+        // After the event was read, which takes back the note of an interrupt that came before.
+        if self.run.owed.load(Ordering::Relaxed) != 0 {
+            self.run.owed.store(0, Ordering::SeqCst);
+        }
+        match event {
             Event::Call {
                 number,
                 args,

@@ -1,6 +1,9 @@
 //! The C programs, one test each.
 
 use std::path::Path;
+use std::time::Duration;
+
+use rustix::process::Signal;
 
 macro_rules! programs {
     ($($name:ident)*) => {
@@ -30,6 +33,35 @@ programs! {
     unix_sockets
 }
 
+/// Programs that mean something inside alone, and what they print there.
+const INSIDE: &[&str] = &["hostile_stub"];
+
+#[test]
+fn hostile_stub() {
+    let program = guest::compile("hostile_stub", Path::new(env!("CARGO_TARGET_TMPDIR")), &[]);
+    let inside = guest::inside(&program.to_string_lossy(), &[]);
+    let want = include_str!("../../programs/hostile_stub.txt");
+    assert!(
+        inside.stdout == want && inside.status.success(),
+        "{}\n{}",
+        inside.stdout,
+        inside.stderr
+    );
+}
+
+#[test]
+fn a_sandbox_whose_board_is_wiped_ends_by_sigterm() {
+    // Two tests of one program run at the same time, each with its own copy.
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wipe");
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let program = guest::compile("hostile_stub", &directory, &[]);
+    let mut running = guest::start_inside(&program.to_string_lossy(), &["wipe"]);
+    assert_eq!(running.read_line(), "wiping");
+    running.signal(Signal::TERM);
+    let ended = running.finish_within(Duration::from_secs(5));
+    assert_eq!(ended.code(), 143, "{}", ended.stderr);
+}
+
 #[test]
 fn each_program_has_a_test() {
     let mut found: Vec<String> = std::fs::read_dir(guest::programs())
@@ -43,7 +75,11 @@ fn each_program_has_a_test() {
                 .map(str::to_owned)
         })
         .collect();
-    let mut known: Vec<String> = NAMES.iter().map(|name| (*name).to_owned()).collect();
+    let mut known: Vec<String> = NAMES
+        .iter()
+        .chain(INSIDE)
+        .map(|name| (*name).to_owned())
+        .collect();
     found.sort();
     known.sort();
     assert_eq!(found, known);
