@@ -38,6 +38,16 @@ pub fn monotonic_raw() -> i64 {
     nanos(ClockId::MonotonicRaw)
 }
 
+/// `CLOCK_MONOTONIC_COARSE`: nanoseconds.
+pub fn monotonic_coarse() -> i64 {
+    nanos(ClockId::MonotonicCoarse)
+}
+
+/// `CLOCK_REALTIME_COARSE`: nanoseconds since 1970.
+pub fn realtime_coarse() -> i64 {
+    nanos(ClockId::RealtimeCoarse)
+}
+
 /// What the coarse clocks resolve: nanoseconds.
 pub fn coarse_resolution() -> i64 {
     let resolution = rustix::time::clock_getres(ClockId::MonotonicCoarse);

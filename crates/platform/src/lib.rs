@@ -11,6 +11,7 @@ mod event;
 pub mod systrap;
 
 pub use event::{Event, Fpu, MAX_FPU, Regs};
+pub use systrap::{Adjustment, ClockPage};
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -126,6 +127,12 @@ pub trait Platform: Send + Sync {
 
     /// Takes note of stubs that have ended: the sentry's main loop calls it on SIGCHLD. Returns the spaces that ended unasked.
     fn reap(&self) -> Vec<SpaceId>;
+
+    /// How the container's clocks differ from the host's.
+    fn clocks(&self) -> Arc<ClockPage>;
+
+    /// Whether an instruction is the host's vDSO's: what it asks of a clock is the host's time, which the guest's vDSO adjusts.
+    fn in_host_vdso(&self, rip: u64) -> bool;
 
     /// Counts a call site that was replaced by a jump to [`systrap::ENTRY`].
     fn count_patch(&self);

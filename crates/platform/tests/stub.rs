@@ -3,8 +3,8 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use platform::systrap::{Setup, Systrap};
-use platform::{Backing, Event, MemOp, Platform, Regs, Space, Start, Thread};
+use platform::systrap::{Setup, Systrap, VDSO};
+use platform::{Adjustment, Backing, Event, MemOp, Platform, Regs, Space, Start, Thread};
 
 const CODE: u64 = 0x1_0000_0000;
 const DATA: u64 = 0x1_0010_0000;
@@ -27,12 +27,18 @@ fn main() {
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         block_signals();
-        let tests: [(&str, fn(&Systrap)); 5] = [
+        // As for the sentry, exec gives no capability back: it would clear the zygote's personality, and with it the vDSO's place.
+        const NOROOT: libc::c_ulong = 1;
+        // SAFETY: no memory is involved.
+        let set = unsafe { libc::prctl(libc::PR_SET_SECUREBITS, NOROOT, 0, 0, 0) };
+        assert_eq!(set, 0);
+        let tests: [(&str, fn(&Systrap)); 6] = [
             ("calls and faults", calls_and_faults),
             ("fork copies memory", fork_copies_memory),
             ("threads share memory", threads_share_memory),
             ("interrupts", interrupts),
             ("stub pages are out of reach", stub_pages),
+            ("clocks", clocks),
         ];
         let memory = std::fs::File::open("/dev/null").expect("there is a null device");
         let systrap = Systrap::start(&Setup {
@@ -301,4 +307,202 @@ fn stub_pages(systrap: &Systrap) {
     }
     let mut long = [0; 64];
     assert!(space.read(0x7fe0_0000_0000 - 32, &mut long).is_err());
+}
+
+/// Where in the image of the vDSO a function is.
+fn function(name: &[u8]) -> u64 {
+    let word = |at: u64, len: usize| {
+        let at = usize::try_from(at).expect("small");
+        let mut bytes = [0; 8];
+        bytes[..len].copy_from_slice(&VDSO[at..at + len]);
+        u64::from_le_bytes(bytes)
+    };
+    // The dynamic section is the second segment; its entries name symbols (6) and strings (5), which follow them.
+    let mut entry = word(64 + 56 + 8, 8);
+    let (mut symbols, mut strings) = (0, 0);
+    while word(entry, 8) != 0 {
+        match word(entry, 8) {
+            5 => strings = word(entry + 8, 8),
+            6 => symbols = word(entry + 8, 8),
+            _ => {}
+        }
+        entry += 16;
+    }
+    let found = (symbols..strings).step_by(24).find(|symbol| {
+        let at = usize::try_from(strings + word(*symbol, 4)).expect("small");
+        VDSO[at..].starts_with(name) && VDSO[at + name.len()] == 0
+    });
+    word(found.expect("it exports that") + 8, 8)
+}
+
+fn clock_of_host(clock: i32) -> i64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the struct lives until the call returns.
+    let got = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    assert_eq!(got, 0);
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
+}
+
+/// The guest's vDSO and the sentry's clocks show the same, whatever the adjustments are.
+fn clocks(systrap: &Systrap) {
+    const TEXT: u64 = 0x2_0000_0000;
+    // mov edi, ebp; mov rsi, rbx; call rax; syscall with number 500
+    let code = [
+        0x89, 0xef, 0x48, 0x89, 0xde, 0xff, 0xd0, 0x89, 0xc7, 0xb8, 0xf4, 1, 0, 0, 0x0f, 0x05,
+    ];
+    let space = space_with(systrap, &code);
+    let map = MemOp::Map {
+        addr: TEXT,
+        len: 4096,
+        prot: 3,
+        backing: Backing::Anonymous,
+    };
+    let protect = MemOp::Protect {
+        addr: TEXT,
+        len: 4096,
+        prot: 5,
+    };
+    space.apply(&[map]).expect("mapped");
+    assert_eq!(space.write(TEXT, VDSO), Ok(VDSO.len()));
+    space.apply(&[protect]).expect("protected");
+    let thread = space.thread(&start(CODE)).expect("a thread");
+    let call = |function: u64, clock: i32| {
+        let mut regs = thread.regs();
+        regs.rip = CODE;
+        regs.rsp = DATA + 8192;
+        regs.rax = function;
+        regs.rbp = u64::from(clock.cast_unsigned());
+        regs.rbx = DATA;
+        thread.set_regs(&regs);
+    };
+    let result = |event: Event| match event {
+        Event::Call {
+            number: 500, args, ..
+        } => {
+            let mut time = [[0; 8]; 2];
+            assert_eq!(space.read(DATA, time.as_flattened_mut()), Ok(16));
+            let [seconds, nanos] = time.map(i64::from_le_bytes);
+            assert!((0..1_000_000_000).contains(&nanos));
+            (args[0] as i32, seconds * 1_000_000_000 + nanos)
+        }
+        other => panic!("{other:?}"),
+    };
+    assert!(matches!(next(systrap, &thread), Event::Fault { .. }));
+    let gettime = TEXT + function(b"__vdso_clock_gettime");
+    let page = systrap.clocks();
+    const SECOND: i64 = 1_000_000_000;
+    let offsets = [0, 1, -1, 999_999_999, 5 * SECOND, -3 * SECOND - 7, 1 << 60];
+    for (turn, offset) in offsets.into_iter().enumerate() {
+        for clock in [1u32, 4, 6, 7] {
+            let adjustment = Adjustment {
+                offset: offset + i64::from(clock) * 1000,
+                floor: 0,
+            };
+            page.adjust(|| vec![(clock, adjustment)]).expect("adjusted");
+        }
+        for clock in [0i32, 1, 4, 5, 6, 7, 11] {
+            let number = clock.cast_unsigned();
+            let before = page.now(number, || clock_of_host(clock));
+            call(gettime, clock);
+            thread.resume();
+            let (error, now) = result(next(systrap, &thread));
+            let after = page.now(number, || clock_of_host(clock));
+            assert_eq!(error, 0);
+            assert!((before..=after).contains(&now), "clock {clock}, {turn}");
+            let plain = matches!(clock, 0 | 5 | 11);
+            let shift = now - clock_of_host(clock);
+            let expected = if plain {
+                0
+            } else {
+                offset + i64::from(clock) * 1000
+            };
+            assert!(
+                (shift - expected).abs() < SECOND / 2,
+                "clock {clock}, {turn}"
+            );
+        }
+    }
+    // A floor holds, for both.
+    let floor = clock_of_host(6) + 1000 * SECOND + 5;
+    let adjustment = Adjustment { offset: 0, floor };
+    page.adjust(|| vec![(6, adjustment)]).expect("adjusted");
+    call(gettime, 6);
+    thread.resume();
+    assert_eq!(result(next(systrap, &thread)), (0, floor));
+    assert_eq!(page.now(6, || clock_of_host(6)), floor);
+    // While the page changes, a guest that reads it waits.
+    call(gettime, 1);
+    page.adjust(|| {
+        thread.resume();
+        for _ in 0..20 {
+            assert_eq!(systrap.poll(), None);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let offset = 9 * SECOND;
+        [1, 4, 6, 7]
+            .map(|clock| (clock, Adjustment { offset, floor: 0 }))
+            .to_vec()
+    })
+    .expect("adjusted");
+    let (_, now) = result(next(systrap, &thread));
+    assert!((now - clock_of_host(1) - 9 * SECOND).abs() < SECOND / 2);
+    // What no vDSO serves is a call, of the guest's.
+    for clock in [2, 3, 8, 9, 10, 12, 99, -6, i32::MIN] {
+        call(gettime, clock);
+        thread.resume();
+        match next(systrap, &thread) {
+            Event::Call {
+                number: 228, args, ..
+            } => assert_eq!((args[0] as i32, args[1]), (clock, DATA)),
+            other => panic!("{other:?}"),
+        }
+        assert!(!systrap.in_host_vdso(thread.rip()));
+        thread.answer(0x1234);
+        assert_eq!(result(next(systrap, &thread)).0, 0x1234);
+    }
+    // The host's own vDSO asks for what it does not know; who asks shows. Its pointer is the page's second word.
+    call(CODE, 0);
+    let mut regs = thread.regs();
+    // mov rax, [rax]; jmp to the call, behind the page of code's beginning
+    regs.rip = CODE + 0x80;
+    regs.rax = 0x7ff0_1040_0008;
+    regs.rbp = 2;
+    let fetch = [0x48, 0x8b, 0x00, 0xe9];
+    let jump = (-0x80i32 - 8).to_le_bytes();
+    let writable = MemOp::Protect {
+        addr: CODE,
+        len: 4096,
+        prot: 7,
+    };
+    space.apply(&[writable]).expect("protected");
+    assert_eq!(space.write(CODE + 0x80, &[fetch, jump].concat()), Ok(8));
+    thread.set_regs(&regs);
+    thread.resume();
+    match next(systrap, &thread) {
+        Event::Call {
+            number: 228, args, ..
+        } => assert_eq!(args[0], 2),
+        other => panic!("{other:?}"),
+    }
+    assert!(systrap.in_host_vdso(thread.rip()));
+    // The guest can't change the page.
+    call(CODE, 0);
+    let mut regs = thread.regs();
+    // mov [rax], eax
+    assert_eq!(space.write(CODE + 0x90, &[0x89, 0x00]), Ok(2));
+    regs.rip = CODE + 0x90;
+    regs.rax = 0x7ff0_1040_0000;
+    thread.set_regs(&regs);
+    thread.resume();
+    assert!(matches!(
+        next(systrap, &thread),
+        Event::Fault {
+            address: 0x7ff0_1040_0000,
+            ..
+        }
+    ));
+    space.kill();
 }

@@ -23,7 +23,7 @@ use platform::systrap::{Setup, Systrap};
 use crate::fs::stdio;
 use crate::kernel::{self, Kernel, TOKEN_CONTROL, TOKEN_SIGNALS};
 use crate::mm::memory_file::MemoryFile;
-use crate::mm::{Mm, MmHost, SharedFiles};
+use crate::mm::{Mm, MmHost, SharedFiles, Vdso};
 use crate::spec::{BootSpec, Control, ExitStatus};
 use crate::task::credentials::Credentials;
 use crate::task::{ExecRequest, Task, TaskParts};
@@ -105,13 +105,14 @@ fn run(spec: &BootSpec, mut inherited: Inherited, control: &OwnedFd) -> Result<C
     tell(control.as_fd(), &Control::ZygoteStarted).map_err(failed("the control socket"))?;
     lock()?;
 
-    let vdso = Some(systrap.host_vdso()).filter(|at| *at != 0);
     let platform: Arc<dyn Platform> = Arc::new(systrap);
     let memory = MemoryFile::new(memory, spec.limits.memory);
     let root = crate::fs::root::build_root(spec, &memory)?;
+    let vdso = Vdso::new(&memory).map_err(failed("the vDSO"))?;
     let mm = Arc::new(MmHost {
         platform: Arc::clone(&platform),
         files: SharedFiles::default(),
+        vdso,
         memory,
     });
     let poller = Poller::new().map_err(failed("the poller"))?;
@@ -129,7 +130,6 @@ fn run(spec: &BootSpec, mut inherited: Inherited, control: &OwnedFd) -> Result<C
         poller,
         strace: spec.strace,
         hostname: spec.hostname.clone(),
-        vdso,
         unseen: (root.unseen, root.unseen_mount),
     });
     crate::fs::proc::mount(&kernel, &spec.cpu).map_err(failed("mounting /proc and /sys"))?;

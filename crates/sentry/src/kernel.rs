@@ -59,7 +59,6 @@ pub struct Kernel {
     /// The NIS domain name.
     pub domainname: Mutex<String, Leaf>,
     unimplemented: Mutex<HashSet<u32>, Leaf>,
-    vdso: Option<u64>,
     unseen: (Arc<TmpFs>, Arc<Mount>),
 }
 
@@ -92,8 +91,6 @@ pub struct Parts {
     pub strace: bool,
     /// The host name.
     pub hostname: String,
-    /// The vDSO that programs are told of.
-    pub vdso: Option<u64>,
     /// A tmpfs that is mounted nowhere, for files in memory without a name, and its mount.
     pub unseen: (Arc<TmpFs>, Arc<Mount>),
 }
@@ -110,11 +107,11 @@ impl Kernel {
     /// A kernel with no task yet.
     pub fn new(parts: Parts) -> Arc<Kernel> {
         Arc::new(Kernel {
+            clocks: Clocks::new(parts.platform.clocks()),
             platform: parts.platform,
             mm: parts.mm,
             vfs: parts.vfs,
             limits: parts.limits,
-            clocks: Clocks::default(),
             timers: Timers::new(),
             tree: Mutex::new(Tree::default()),
             contexts: (0..CONTEXTS).map(|_| Mutex::new(Slot::default())).collect(),
@@ -131,7 +128,6 @@ impl Kernel {
             hostname: Mutex::new(parts.hostname),
             domainname: Mutex::new("(none)".to_owned()),
             unimplemented: Mutex::new(HashSet::new()),
-            vdso: parts.vdso,
             unseen: parts.unseen,
         })
     }
@@ -164,11 +160,6 @@ impl Kernel {
     /// Processes and threads.
     pub fn tree(&self) -> &Mutex<Tree, ProcessTree> {
         &self.tree
-    }
-
-    /// The vDSO that programs are told of.
-    pub fn vdso(&self) -> Option<u64> {
-        self.vdso
     }
 
     /// A tmpfs that is mounted nowhere, for files in memory without a name, and its mount.

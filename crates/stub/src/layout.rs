@@ -292,6 +292,44 @@ pub mod shared {
     pub const LEN: usize = 0x4000;
 }
 
+/// Offsets in the clocks' page: what the guest's vDSO adds to the host's clocks, and how it gets at them.
+pub mod clocks {
+    /// u32: odd while the sentry changes the records.
+    pub const SEQ: u64 = 0x00;
+    /// u64: where the host's `__vdso_clock_gettime` is in every stub; 0 where there is none, as for those below.
+    pub const GETTIME: u64 = 0x08;
+    /// u64: `__vdso_gettimeofday`.
+    pub const GETTIMEOFDAY: u64 = 0x10;
+    /// u64: `__vdso_time`.
+    pub const TIME: u64 = 0x18;
+    /// u64: `__vdso_clock_getres`.
+    pub const GETRES: u64 = 0x20;
+    /// u64: `__vdso_getcpu`.
+    pub const GETCPU: u64 = 0x28;
+    /// A [`record`] for each clock, by its number.
+    pub const RECORDS: u64 = 0x40;
+    /// How many there are.
+    pub const IDS: u32 = 12;
+    /// The clocks that are the host's: REALTIME, REALTIME_COARSE, TAI. Bits.
+    pub const PLAIN: u32 = 1 | 1 << 5 | 1 << 11;
+    /// The clocks that have an offset: MONOTONIC, MONOTONIC_RAW, MONOTONIC_COARSE, BOOTTIME. Bits.
+    pub const OFFSET: u32 = 1 << 1 | 1 << 4 | 1 << 6 | 1 << 7;
+
+    /// What is known of a clock.
+    pub mod record {
+        /// i64: seconds to be added.
+        pub const SEC: u64 = 0x00;
+        /// i64: nanoseconds to be added, below a second.
+        pub const NSEC: u64 = 0x08;
+        /// i64: the sum is never less than this: seconds.
+        pub const FLOOR_SEC: u64 = 0x10;
+        /// i64: and nanoseconds, below a second.
+        pub const FLOOR_NSEC: u64 = 0x18;
+        /// The size of a record.
+        pub const SIZE: u64 = 0x20;
+    }
+}
+
 /// Offsets in the filters' pages.
 pub mod filters {
     /// `sock_fprog` of F0.

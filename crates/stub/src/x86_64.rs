@@ -38,6 +38,7 @@ core::arch::global_asm!(
     "mov esi, 4096", "movabs rdi, {BOARD}", "xor r9d, r9d", "mov edx, 3", "mov r8d, {F_AREAS}", "lea r12, [rip + 3f]", "jmp stub_start_map", "3:",
     "movabs rdi, {FILTERS}", "mov esi, {FILTERS_LEN}", "mov eax, 462", "xor edx, edx", "syscall",
     "movabs rdi, {DOORBELL}", "mov esi, 4096", "mov eax, 462", "xor edx, edx", "syscall",
+    "movabs rdi, {CLOCKS}", "mov esi, 4096", "mov eax, 462", "xor edx, edx", "syscall",
     "mov rdi, {TEXT}", "mov esi, 8192", "mov eax, 462", "xor edx, edx", "syscall",
     "movq xmm0, rbp",
     // One handler for every signal that can reach a guest thread. It runs with all blocked but what its own copies can raise.

@@ -6,6 +6,7 @@
 
 mod area;
 mod board;
+mod clock;
 mod filter;
 mod frame;
 #[path = "../../../stub/src/layout.rs"]
@@ -17,6 +18,7 @@ mod frame;
 )]
 mod layout;
 mod stub;
+mod symbols;
 mod thread;
 mod vm;
 mod zygote;
@@ -27,12 +29,14 @@ mod labels {
     include!(concat!(env!("OUT_DIR"), "/labels.rs"));
 }
 
+pub use clock::{Adjustment, ClockPage};
 pub use layout::USER_TOP;
 
 /// Where a replaced call site enters the stub: the number in RAX, the place to return to in RCX, everything else as for SYSCALL.
 pub const ENTRY: u64 = labels::STUB_ENTRY;
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -45,9 +49,13 @@ use area::SharedPages;
 use board::Board;
 use layout::{AREA, doorbell, filters, results, shared};
 use stub::StubSpace;
+use symbols::HostVdso;
 
 /// The stub's executable.
 const STUB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stub.elf"));
+
+/// The guest's vDSO (`crates/vdso`): a shared object of one page, to be mapped readable and executable.
+pub const VDSO: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/vdso.so"));
 
 /// How long a helper may take for a batch before its process is given up: nanoseconds.
 const HELPER_DEADLINE: u64 = 10_000_000_000;
@@ -74,14 +82,16 @@ pub struct Systrap {
     zygote: Arc<StubSpace>,
     /// The sentry's end of the socket on which the zygote takes files.
     socket: OwnedFd,
-    host_vdso: u64,
+    clocks: Arc<ClockPage>,
+    /// What of every stub's address space the host's vDSO takes.
+    host_vdso: Range<u64>,
 }
 
 /// What every stub of the container needs.
 struct Shared {
     areas: SharedPages,
     commands: SharedPages,
-    pages: SharedPages,
+    pages: Arc<SharedPages>,
     board: Board,
     numbers: Mutex<Numbers>,
     spaces: Mutex<HashMap<u64, Weak<StubSpace>>>,
@@ -142,7 +152,7 @@ impl Systrap {
             usize::try_from(areas_len).expect("fits"),
         )?;
         let commands = SharedPages::map(commands_file.as_fd(), COMMAND_PAGES as usize * 4096)?;
-        let pages = SharedPages::map(pages_file.as_fd(), shared::LEN)?;
+        let pages = Arc::new(SharedPages::map(pages_file.as_fd(), shared::LEN)?);
         write_filters(&pages);
         // From here on only the mappings just made can write to them.
         zygote::seal_future_writes(commands_file.as_fd())?;
@@ -177,19 +187,31 @@ impl Systrap {
             next_space: AtomicU64::new(1),
         });
         let zygote = StubSpace::zygote(Arc::clone(&shared), pid)?;
-        let host_vdso = shared.areas.get64(AREA + layout::RESULTS + results::VDSO);
+        // No guest runs yet, so the zygote's word is its own.
+        let at = shared.areas.get64(AREA + layout::RESULTS + results::VDSO);
+        let vdso = host_vdso(pid, at);
         Ok(Systrap {
+            clocks: Arc::new(ClockPage::new(&shared.pages, vdso.as_ref())),
             shared,
             zygote,
             socket: ours,
-            host_vdso,
+            host_vdso: vdso.map_or(0..0, |vdso| vdso.range),
         })
     }
+}
 
-    /// Where the host's vDSO lies in every stub; 0 where the host has none.
-    pub fn host_vdso(&self) -> u64 {
-        self.host_vdso
+/// The host's vDSO, which lies at `at` in the zygote and in all that are cloned of it; `None` where the host has none, or none that can be made sense
+/// of: then every clock is read by a system call.
+fn host_vdso(zygote: i32, at: u64) -> Option<HostVdso> {
+    if at <= layout::AREAS {
+        return None;
     }
+    let mut image = vec![0; 4096];
+    vm::read_above(zygote, at, &mut image).ok()?;
+    let len = symbols::size(&image)?.next_multiple_of(4096);
+    image.resize(len, 0);
+    vm::read_above(zygote, at, &mut image).ok()?;
+    symbols::find(&image, at)
 }
 
 /// Puts both filters where stubs find them.
@@ -316,6 +338,14 @@ impl Platform for Systrap {
             .filter(|space| space.check_dead())
             .map(|space| space.id())
             .collect()
+    }
+
+    fn clocks(&self) -> Arc<ClockPage> {
+        Arc::clone(&self.clocks)
+    }
+
+    fn in_host_vdso(&self, rip: u64) -> bool {
+        self.host_vdso.contains(&rip)
     }
 
     fn count_patch(&self) {

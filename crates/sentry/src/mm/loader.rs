@@ -136,13 +136,7 @@ impl Program {
     }
 
     /// Maps the program into an empty address space, and makes its stack.
-    pub fn load(
-        &self,
-        mm: &Mm,
-        creds: &Credentials,
-        secure: bool,
-        host_vdso: Option<u64>,
-    ) -> Result<Entry, Errno> {
+    pub fn load(&self, mm: &Mm, creds: &Credentials, secure: bool) -> Result<Entry, Errno> {
         let random =
             |bits: u32| -> u64 { host::machine::random().unwrap_or(0) & ((1 << bits) - 1) };
         let stack_top = USER_TOP - PAGE - (random(22) << 12);
@@ -213,9 +207,8 @@ impl Program {
         } else {
             Prot::READ | Prot::WRITE
         };
-        let rsp = self.stack(
-            mm, creds, secure, bias, base, stack_top, stack_prot, host_vdso,
-        )?;
+        let vdso = mm.host().vdso.map(mm, stack_top, random(32))?;
+        let rsp = self.stack(mm, creds, secure, bias, base, stack_top, stack_prot, vdso)?;
         Ok(Entry { rip, rsp })
     }
 
@@ -233,7 +226,7 @@ impl Program {
         base: u64,
         top: u64,
         prot: Prot,
-        host_vdso: Option<u64>,
+        vdso: u64,
     ) -> Result<u64, Errno> {
         let strings: u64 = self
             .args
@@ -288,7 +281,7 @@ impl Program {
         entropy[..8].copy_from_slice(&host::machine::random().unwrap_or(0).to_ne_bytes());
         entropy[8..].copy_from_slice(&host::machine::random().unwrap_or(0).to_ne_bytes());
         let entropy = put(&entropy, false);
-        let mut aux: Vec<(u64, u64)> = vec![
+        let aux: Vec<(u64, u64)> = vec![
             // AT_HWCAP, AT_PAGESZ, AT_CLKTCK, AT_PHDR, AT_PHENT, AT_PHNUM, AT_BASE, AT_FLAGS, AT_ENTRY
             (16, host::machine::auxv(16)),
             (6, PAGE),
@@ -310,11 +303,10 @@ impl Program {
             (31, name),
             (15, platform),
             (51, host::machine::auxv(51).max(2048)),
+            // AT_SYSINFO_EHDR, AT_NULL
+            (33, vdso),
+            (0, 0),
         ];
-        if let Some(vdso) = host_vdso {
-            aux.push((33, vdso));
-        }
-        aux.push((0, 0));
         let words = 1 + args.len() + 1 + env.len() + 1 + aux.len() * 2;
         let start = (at - words * 8) & !15;
         let mut vector: Vec<u8> = Vec::with_capacity(words * 8);

@@ -161,7 +161,24 @@ impl Mm {
                 }
             }
         };
+        self.enter_area(request, len, area_flags, mapping)
+    }
 
+    /// Maps privately what no file stands for.
+    pub(super) fn map_as(&self, request: &MapRequest, mapping: Mapping) -> Result<u64, Errno> {
+        let len = page_up(request.len).ok_or(Errno::ENOMEM)?;
+        self.enter_area(request, len, AreaFlags::empty(), mapping)
+    }
+
+    /// Finds a place for a mapping, and maps it.
+    fn enter_area(
+        &self,
+        request: &MapRequest,
+        len: u64,
+        area_flags: AreaFlags,
+        mapping: Mapping,
+    ) -> Result<u64, Errno> {
+        let flags = request.flags;
         let mut areas = self.areas.lock();
         let fixed = flags.intersects(MapFlags::FIXED | MapFlags::FIXED_NOREPLACE);
         let addr = if fixed {

@@ -14,12 +14,14 @@ mod map;
 pub mod memory_file;
 pub mod patch;
 mod shared_files;
+mod vdso;
 pub mod window;
 
 pub use area::{Area, AreaFlags, Mapping, Prot};
 pub use fault::Fault;
 pub use map::{MapFlags, MapRequest, Remap};
 pub use shared_files::SharedFiles;
+pub use vdso::Vdso;
 
 use core::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -58,6 +60,8 @@ pub struct MmHost {
     pub files: SharedFiles,
     /// The memory file, for anonymous shared memory.
     pub memory: Arc<memory_file::MemoryFile>,
+    /// The vDSO that every program gets.
+    pub vdso: Vdso,
 }
 
 /// Where a program's parts are, for `/proc` and prctl(2).

@@ -8,7 +8,7 @@
 //! into the trampoline. The bytes are such that a thread which is in the middle of a site meets an instruction that faults at
 //! once: `06` is none, `e5` may not be executed by a user. [`Mm::caught_in_site`] says how it goes on.
 //!
-//! A patch is undone before its page can be written. Lock class: `Leaf`, never held across an answer of a helper.
+//! The guest's vDSO is text like any other; the host's, above the guest's addresses, is in no area and is never touched. A patch is undone before its page can be written. Lock class: `Leaf`, never held across an answer of a helper.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -8,7 +8,7 @@ use abi::{Errno, UserPtr};
 
 use crate::task::posix_timers::Notify;
 use crate::task::{CallState, OnSignal, Step, Task, Wait};
-use crate::time::{Clock, Deadline};
+use crate::time::{Clock, Deadline, Reading};
 
 const REALTIME: i32 = 0;
 const MONOTONIC: i32 = 1;
@@ -33,16 +33,27 @@ pub(super) fn waitable(id: i32) -> Result<Clock, Errno> {
     }
 }
 
+/// The clock of this number, where it is one of the machine's.
+fn reading(id: i32) -> Option<Reading> {
+    Some(match id {
+        REALTIME | REALTIME_ALARM => Reading::Realtime,
+        REALTIME_COARSE => Reading::RealtimeCoarse,
+        TAI => Reading::Tai,
+        MONOTONIC => Reading::Monotonic,
+        MONOTONIC_COARSE => Reading::MonotonicCoarse,
+        MONOTONIC_RAW => Reading::MonotonicRaw,
+        BOOTTIME | BOOTTIME_ALARM => Reading::Boottime,
+        _ => return None,
+    })
+}
+
 /// A clock's time: nanoseconds.
 fn read(task: &Arc<Task>, id: i32) -> Result<i64, Errno> {
-    let clocks = task.kernel.clocks();
+    if let Some(clock) = reading(id) {
+        return Ok(task.kernel.clocks().read(clock));
+    }
     let cpu = |nanos: u64| i64::try_from(nanos).unwrap_or(i64::MAX);
     Ok(match id {
-        REALTIME | REALTIME_COARSE | REALTIME_ALARM => clocks.now(Clock::Realtime),
-        TAI => host::time::tai(),
-        MONOTONIC | MONOTONIC_COARSE => clocks.now(Clock::Monotonic),
-        MONOTONIC_RAW => host::time::monotonic_raw() + clocks.monotonic,
-        BOOTTIME | BOOTTIME_ALARM => clocks.now(Clock::Boottime),
         PROCESS_CPUTIME => cpu(task.process.cpu_time()),
         THREAD_CPUTIME => cpu(task.thread()?.cpu_time()),
         // Clocks of other processes and threads: the number is in the upper bits, negated.
@@ -72,7 +83,15 @@ fn read(task: &Arc<Task>, id: i32) -> Result<i64, Errno> {
 }
 
 pub(super) fn clock_gettime(task: &Arc<Task>, id: i32, to: UserPtr<Timespec>) -> Result<(), Errno> {
-    let now = read(task, id)?;
+    // The host's vDSO asks for the host's time: what called it adjusts that.
+    let raw = reading(id).filter(|_| {
+        let rip = task.thread().map_or(0, |thread| thread.rip());
+        task.kernel.platform().in_host_vdso(rip)
+    });
+    let now = match raw {
+        Some(clock) => clock.of_host(),
+        None => read(task, id)?,
+    };
     task.mm().put(to, &Timespec::from_nanos(now))
 }
 

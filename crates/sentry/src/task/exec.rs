@@ -117,7 +117,7 @@ impl Task {
         let (creds, secure) = self
             .creds()
             .exec((attrs.mode, attrs.uid, attrs.gid), honour);
-        let entry = program.load(&mm, &creds, secure, kernel.vdso())?;
+        let entry = program.load(&mm, &creds, secure)?;
         self.set_creds(creds);
         mm.set_exe(program.file.location().cloned());
 
@@ -225,7 +225,7 @@ impl Task {
             &open,
         )?;
         let mm = self.mm();
-        let entry = program.load(&mm, &creds, false, self.kernel.vdso())?;
+        let entry = program.load(&mm, &creds, false)?;
         mm.set_exe(program.file.location().cloned());
         self.set_name(&name);
         self.process.execed.store(true, Ordering::Relaxed);

@@ -126,7 +126,8 @@ mod tests {
 
     #[test]
     fn deadlines_expire_in_order() {
-        let clocks = Clocks::default();
+        let page = platform::ClockPage::detached().expect("a page");
+        let clocks = Clocks::new(Arc::new(page));
         let timers = Timers::new();
         let whom: Arc<dyn OnTime> = Arc::new(Nobody);
         let weak = || -> Weak<dyn OnTime> { Arc::downgrade(&whom) };

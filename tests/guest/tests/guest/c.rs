@@ -31,6 +31,30 @@ programs! {
     processes
     signals
     unix_sockets
+    vdso
+}
+
+/// No clock is read by a call, which is what `--strace` shows natively too.
+#[test]
+fn clocks_are_no_calls() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("clocks_are_no_calls");
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let program = guest::compile("vdso", &directory, &[]);
+    let mut command = std::process::Command::new(e2e::coffer());
+    command
+        .args(["do", "--strace", "--"])
+        .arg(program)
+        .arg("count");
+    let finished = e2e::run(&mut command);
+    assert_eq!((finished.code(), &*finished.stdout), (0, "counted\n"));
+    // That calls are printed at all shows in the one that prints.
+    assert!(finished.stderr.contains("write("), "{}", finished.stderr);
+    let of_clocks = ["clock_gettime(", "gettimeofday(", "time("];
+    let calls = finished
+        .stderr
+        .lines()
+        .filter(|line| of_clocks.iter().any(|name| line.contains(name)));
+    assert_eq!(calls.count(), 0, "{}", finished.stderr);
 }
 
 /// Programs that mean something inside alone, and what they print there.
