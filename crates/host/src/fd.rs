@@ -27,7 +27,8 @@ impl Inherited {
         (!CLAIMED.swap(true, Ordering::Relaxed)).then_some(Inherited { taken: Vec::new() })
     }
 
-    /// Takes the descriptor with this number, and makes it close-on-exec.
+    /// Takes the descriptor with this number, and makes it close-on-exec. Of standard error a copy is given: 2 stays where this process's own lines go, whatever
+    /// becomes of the copy.
     ///
     /// EBADF where it is not open or was taken before.
     pub fn take(&mut self, number: RawFd) -> Result<OwnedFd, Errno> {
@@ -37,6 +38,11 @@ impl Inherited {
         // SAFETY: F_SETFD works on a number alone and touches no memory.
         check(unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) }.into())?;
         self.taken.push(number);
+        if number == libc::STDERR_FILENO {
+            // SAFETY: the number is open (the call above succeeded), and stays so.
+            let stderr = unsafe { BorrowedFd::borrow_raw(number) };
+            return stderr.try_clone_to_owned().map_err(|_| Errno::EMFILE);
+        }
         // SAFETY: the number is open (the call above succeeded), nothing in this process opened it (it was
         // inherited), and `taken` shows that it has no owner yet.
         Ok(unsafe { OwnedFd::from_raw_fd(number) })

@@ -156,3 +156,14 @@ fn without_its_capability_the_error_says_so() {
     );
     assert_eq!(finished.stderr.lines().count(), 1, "{finished:?}");
 }
+
+/// The shell's standard output and error are one file; it closes both, and goes on making calls.
+#[test]
+fn calls_are_printed_whatever_becomes_of_the_guest_s_standard_error() {
+    let script = "\"$0\" do --strace -- /bin/sh -c 'exec >&- 2>&-; test -e /some/name' 2>&1";
+    let finished = run(Command::new("/bin/sh")
+        .args(["-c", script])
+        .arg(e2e::coffer()));
+    assert!(finished.stdout.contains("/some/name"), "{finished:?}");
+    assert!(finished.stdout.contains("exit_group(1)"), "{finished:?}");
+}
