@@ -183,8 +183,8 @@ pub trait Space: Send + Sync {
     /// Copies to guest memory; says how many bytes from the start could be written. Respects the protection.
     fn write(&self, addr: u64, from: &[u8]) -> Result<usize, Errno>;
 
-    /// A copy of this space (copy on write), with one thread that goes on from `regs` once it is started.
-    fn fork(&self, start: &Start) -> Result<Forked, Errno>;
+    /// A copy of this space (copy on write), which is changed by `ops` before its one thread starts.
+    fn fork(&self, start: &Start, ops: &[MemOp]) -> Result<Forked, Errno>;
 
     /// A new thread in this space, which goes on from `regs`.
     fn thread(&self, start: &Start) -> Result<Arc<dyn Thread>, Errno>;

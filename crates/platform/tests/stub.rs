@@ -207,11 +207,14 @@ fn fork_copies_memory(systrap: &Systrap) {
     regs.rax = 0;
     let started = std::time::Instant::now();
     let (child_space, child) = space
-        .fork(&Start {
-            regs,
-            fpu: Some(thread.fpu()),
-            local: (0, 0),
-        })
+        .fork(
+            &Start {
+                regs,
+                fpu: Some(thread.fpu()),
+                local: (0, 0),
+            },
+            &[],
+        )
         .expect("fork");
     match next(systrap, &child) {
         Event::Call {
@@ -233,11 +236,14 @@ fn fork_copies_memory(systrap: &Systrap) {
     let started = std::time::Instant::now();
     for _ in 0..100 {
         let (copy, _thread) = space
-            .fork(&Start {
-                regs,
-                fpu: None,
-                local: (0, 0),
-            })
+            .fork(
+                &Start {
+                    regs,
+                    fpu: None,
+                    local: (0, 0),
+                },
+                &[],
+            )
             .expect("fork");
         copy.kill();
         drop(copy);

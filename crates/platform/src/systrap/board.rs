@@ -96,14 +96,20 @@ impl Board {
             if areas.and64(at, !(1 << bit)) & (1 << bit) == 0 {
                 continue;
             }
-            if context < FIRST || !posted(areas, context) {
+            if context < FIRST {
                 continue;
             }
+            // First the right to its report, then whether there is one: the other way round, another worker could serve it in between.
             let (away, mask) = self.word(context);
-            if away.fetch_and(!mask, Ordering::SeqCst) & mask != 0 {
-                found = Some(ContextId(u32::try_from(context).expect("below 4096")));
+            if away.fetch_and(!mask, Ordering::SeqCst) & mask == 0 {
+                continue;
+            }
+            let id = u32::try_from(context).expect("below 4096");
+            if posted(areas, context) {
+                found = Some(ContextId(id));
                 break;
             }
+            self.sent(areas, id);
         }
         NEXT.set(next);
         found
@@ -145,6 +151,7 @@ fn put_up(areas: &SharedPages, context: u64) {
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     use super::{AREA, Board, SharedPages, TRIES, board, ctx, put_up, state};
     use crate::systrap::zygote;
@@ -229,6 +236,51 @@ mod tests {
             }
             assert!(looks < 64 * 64 / TRIES + 2, "never found");
         }
+    }
+
+    /// Two workers, who look for lost reports too, and a guest that sets bits as it likes: each of its reports is taken once.
+    #[test]
+    fn reports_are_taken_once_by_whoever_looks() {
+        const ROUNDS: u64 = 20_000;
+        let (areas, board) = (areas(), Board::new());
+        let (made, served, over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        board.send(5);
+        let work = || {
+            while !over.load(Ordering::SeqCst) {
+                if board.take(&areas).is_some() {
+                    let report = made.load(Ordering::SeqCst);
+                    assert_eq!(served.fetch_add(1, Ordering::SeqCst) + 1, report);
+                    set_state(&areas, 5, state::GO);
+                    board.sent(&areas, 5);
+                } else {
+                    board.recover(&areas);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            let workers = [scope.spawn(work), scope.spawn(work)];
+            let mut forged = 0u64;
+            for _ in 0..ROUNDS {
+                made.fetch_add(1, Ordering::SeqCst);
+                post(&areas, 5);
+                while areas.load32(5 * AREA + ctx::STATE) == state::POSTED {
+                    forged = forged
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1);
+                    if forged >> 62 == 0 {
+                        put_up(&areas, 5);
+                    }
+                    if workers
+                        .iter()
+                        .any(std::thread::ScopedJoinHandle::is_finished)
+                    {
+                        break;
+                    }
+                }
+            }
+            over.store(true, Ordering::SeqCst);
+        });
+        assert_eq!(served.into_inner(), ROUNDS);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use abi::Errno;
 use abi::nr::nr;
 use parking_lot::Mutex;
 
-use crate::{Backing, MemOp, Space, SpaceId, Start, Thread};
+use crate::{Backing, Forked, MemOp, Space, SpaceId, Start, Thread};
 
 use super::frame::Frame;
 use super::layout::{
@@ -149,27 +149,17 @@ impl StubSpace {
         let page = u64::from(self.command) * 4096;
         let shared = &self.shared;
         shared.counters.batches.fetch_add(1, Ordering::Relaxed);
-        let area = u64::from(self.first) * AREA + RESULTS;
-        assert!(
-            orders.len() as u64 <= command::MOST,
-            "a batch has at most {} orders",
-            command::MOST
-        );
-        for (order, at) in orders.iter().zip((page + command::ORDERS..).step_by(64)) {
-            shared.commands.set32(at, order.number);
-            shared.commands.set32(at + 4, order.flags);
-            for (arg, at) in order.args.iter().zip((at + 8..).step_by(8)) {
-                shared.commands.set64(at, *arg);
-            }
-        }
-        shared.commands.set32(
-            page + command::COUNT,
-            u32::try_from(orders.len()).expect("few"),
-        );
         *last = last.wrapping_add(1);
-        let seq = *last;
-        shared.commands.swap32(page + command::SEQ, seq);
+        write_batch(shared, page, *last, orders);
         shared.commands.futex_wake(page + command::SEQ, 1);
+        self.await_batch(*last, orders.len())
+    }
+
+    /// Waits until the helper has done batch `seq`, of `count` orders: what they returned.
+    fn await_batch(&self, seq: u32, count: usize) -> Result<Vec<i64>, (Vec<i64>, Errno)> {
+        let gone = (Vec::new(), Errno::ESRCH);
+        let shared = &self.shared;
+        let area = u64::from(self.first) * AREA + RESULTS;
         let done = area + results::DONE;
         // The helper sleeps, and needs a processor: this thread's, where the others are busy.
         let mut spins = 0;
@@ -203,8 +193,8 @@ impl StubSpace {
             }
         }
         shared.areas.set32(area + results::WAITING, 0);
-        let mut values = Vec::with_capacity(orders.len());
-        for at in (area + results::VALUES..).step_by(8).take(orders.len()) {
+        let mut values = Vec::with_capacity(count);
+        for at in (area + results::VALUES..).step_by(8).take(count) {
             let value = shared.areas.get64(at).cast_signed();
             if (-4095..0).contains(&value) {
                 let error = i32::try_from(-value)
@@ -218,8 +208,9 @@ impl StubSpace {
         Ok(values)
     }
 
-    /// Clones the stub. The new one learns no more than where its pages are, and the kernel says who it is.
-    fn clone_stub(&self) -> Result<Arc<StubSpace>, Errno> {
+    /// Clones the stub. The new one learns no more than where its pages are, and the kernel says who it is. Where it is to have a thread, its helper changes
+    /// the memory as told and starts the thread with its first batch.
+    fn clone_stub(&self, then: Option<(&Start, &[MemOp])>) -> Result<Arc<StubSpace>, Errno> {
         let shared = &self.shared;
         let slot = shared.take_fork_signal().ok_or(Errno::EAGAIN)?;
         let give_signal = scopeguard(|| shared.give_fork_signal(slot));
@@ -237,26 +228,26 @@ impl StubSpace {
             nr::kill,
             [1, u64::try_from(signal).expect("positive"), 0, 0, 0, 0],
         );
-        shared
-            .areas
-            .set32(u64::from(context) * AREA + RESULTS + results::DONE, 0);
-        shared
-            .areas
-            .set32(u64::from(context) * AREA + RESULTS + results::WAITING, 0);
-        shared
-            .commands
-            .set32(page + command::ORDERS, introduce.number);
-        shared
-            .commands
-            .set32(page + command::ORDERS + 4, introduce.flags);
-        shared
-            .commands
-            .set64(page + command::ORDERS + 8, introduce.args[0]);
-        shared
-            .commands
-            .set64(page + command::ORDERS + 16, introduce.args[1]);
-        shared.commands.set32(page + command::COUNT, 1);
-        shared.commands.swap32(page + command::SEQ, 1);
+        let give_back = || {
+            shared.board.forget(context);
+            let mut numbers = shared.numbers.lock();
+            numbers.contexts.push(context);
+            numbers.commands.push(command_page);
+        };
+        let area = u64::from(context) * AREA;
+        let mut orders = vec![introduce];
+        if let Some((start, ops)) = then {
+            if let Err(error) = prepare_thread(shared, context, AREAS, start) {
+                give_back();
+                return Err(error);
+            }
+            orders.extend(ops.iter().map(StubSpace::order));
+            orders.push(thread_order(AREAS));
+            shared.board.send(context);
+        }
+        shared.areas.set32(area + RESULTS + results::DONE, 0);
+        shared.areas.set32(area + RESULTS + results::WAITING, 0);
+        write_batch(shared, page, 1, &orders);
         let order = Order {
             number: nr::clone,
             flags: command::FORK | command::STOP,
@@ -275,8 +266,7 @@ impl StubSpace {
         let pid = await_signal(signal, patience);
         drop(give_signal);
         let Some(pid) = pid else {
-            shared.numbers.lock().contexts.push(context);
-            shared.numbers.lock().commands.push(command_page);
+            give_back();
             return Err(told.err().map_or(Errno::EAGAIN, |(_, error)| error));
         };
         if pid <= 0 {
@@ -296,7 +286,7 @@ impl StubSpace {
 
     /// A copy of the zygote: an empty address space.
     pub(crate) fn clone_process(&self) -> Result<Arc<StubSpace>, Errno> {
-        self.clone_stub()
+        self.clone_stub(None)
     }
 
     /// Gives the area of `context`, at `slot`, a thread that starts as told. The area is mapped already where `slot` is 0.
@@ -309,32 +299,7 @@ impl StubSpace {
         let shared = &self.shared;
         let area = u64::from(context) * AREA;
         let address = AREAS + u64::from(slot) * AREA;
-        for offset in (0..0x200).step_by(8) {
-            shared.areas.set64(area + offset, 0);
-        }
-        let frame = Frame::prepared(&shared.areas, area, address);
-        frame.prepare();
-        frame.set_regs(&start.regs);
-        if !frame.set_fpu(start.fpu.as_ref()) {
-            return Err(Errno::EINVAL);
-        }
-        shared.areas.set64(area + ctx::FRAME, frame.pointer());
-        shared.areas.set32(area + ctx::INDEX, context);
-        shared.areas.set32(area + ctx::SPIN, shared.spin);
-        shared.areas.set64(area + ctx::FS_BASE, start.regs.fs_base);
-        shared.areas.set64(
-            area + ctx::GS_BASE,
-            if start.regs.gs_base == 0 {
-                address
-            } else {
-                start.regs.gs_base
-            },
-        );
-        shared.areas.set32(area + ctx::LOCAL_PID, start.local.0);
-        shared.areas.set32(area + ctx::LOCAL_TID, start.local.1);
-        shared.areas.set64(area + ctx::STACK_T, address + STACK);
-        shared.areas.set64(area + ctx::STACK_T + 8, 0);
-        shared.areas.set64(area + ctx::STACK_T + 16, AREA - STACK);
+        prepare_thread(shared, context, address, start)?;
         let mut orders = Vec::with_capacity(3);
         if slot != 0 {
             orders.push(Order::new(
@@ -343,29 +308,30 @@ impl StubSpace {
             ));
             orders.push(Order::new(nr::madvise, [address, AREA, 10, 0, 0, 0]));
         }
-        orders.push(Order {
-            number: nr::clone,
-            flags: command::THREAD | command::STOP,
-            args: [command::THREAD_FLAGS, 0, 0, 0, 0, address],
-        });
+        orders.push(thread_order(address));
         shared.board.send(context);
         let values = self.batch(&orders).map_err(|(_, error)| {
             shared.board.forget(context);
             error
         })?;
+        Ok(self.made_thread(context, address, &values))
+    }
+
+    /// The thread that the last order of a batch made.
+    fn made_thread(&self, context: u32, address: u64, values: &[i64]) -> Arc<StubThread> {
         // A forged number is used with this process's own only.
         let tid = values
             .last()
             .and_then(|tid| i32::try_from(*tid).ok())
             .unwrap_or(0);
-        Ok(Arc::new(StubThread::new(
-            Arc::clone(shared),
+        Arc::new(StubThread::new(
+            Arc::clone(&self.shared),
             self.weak.clone(),
             self.pid,
             tid,
             context,
             address,
-        )))
+        ))
     }
 
     /// Takes a file that was sent to the zygote's socket: its number in the shared table. Only the zygote can be asked, since nothing
@@ -469,6 +435,71 @@ impl StubSpace {
     }
 }
 
+/// Writes a batch to a command page; the helper is to be woken if it sleeps.
+fn write_batch(shared: &Shared, page: u64, seq: u32, orders: &[Order]) {
+    assert!(
+        orders.len() as u64 <= command::MOST,
+        "a batch has at most {} orders",
+        command::MOST
+    );
+    for (order, at) in orders.iter().zip((page + command::ORDERS..).step_by(64)) {
+        shared.commands.set32(at, order.number);
+        shared.commands.set32(at + 4, order.flags);
+        for (arg, at) in order.args.iter().zip((at + 8..).step_by(8)) {
+            shared.commands.set64(at, *arg);
+        }
+    }
+    let count = u32::try_from(orders.len()).expect("few");
+    shared.commands.set32(page + command::COUNT, count);
+    shared.commands.swap32(page + command::SEQ, seq);
+}
+
+/// The order that makes a thread whose area is there.
+fn thread_order(address: u64) -> Order {
+    Order {
+        number: nr::clone,
+        flags: command::THREAD | command::STOP,
+        args: [command::THREAD_FLAGS, 0, 0, 0, 0, address],
+    }
+}
+
+/// Fills in the area of a thread that is to start as told: EINVAL where its vector state is malformed.
+fn prepare_thread(
+    shared: &Arc<Shared>,
+    context: u32,
+    address: u64,
+    start: &Start,
+) -> Result<(), Errno> {
+    let area = u64::from(context) * AREA;
+    for offset in (0..0x200).step_by(8) {
+        shared.areas.set64(area + offset, 0);
+    }
+    let frame = Frame::prepared(&shared.areas, area, address);
+    frame.prepare();
+    frame.set_regs(&start.regs);
+    if !frame.set_fpu(start.fpu.as_ref()) {
+        return Err(Errno::EINVAL);
+    }
+    shared.areas.set64(area + ctx::FRAME, frame.pointer());
+    shared.areas.set32(area + ctx::INDEX, context);
+    shared.areas.set32(area + ctx::SPIN, shared.spin);
+    shared.areas.set64(area + ctx::FS_BASE, start.regs.fs_base);
+    shared.areas.set64(
+        area + ctx::GS_BASE,
+        if start.regs.gs_base == 0 {
+            address
+        } else {
+            start.regs.gs_base
+        },
+    );
+    shared.areas.set32(area + ctx::LOCAL_PID, start.local.0);
+    shared.areas.set32(area + ctx::LOCAL_TID, start.local.1);
+    shared.areas.set64(area + ctx::STACK_T, address + STACK);
+    shared.areas.set64(area + ctx::STACK_T + 8, 0);
+    shared.areas.set64(area + ctx::STACK_T + 16, AREA - STACK);
+    Ok(())
+}
+
 /// A processor-time clock of the host: nanoseconds, 0 where there is none any more.
 pub(crate) fn clock(id: i32) -> u64 {
     let mut time = libc::timespec {
@@ -550,9 +581,19 @@ impl Space for StubSpace {
         vm::write(self.pid, addr, from)
     }
 
-    fn fork(&self, start: &Start) -> Result<(Arc<dyn Space>, Arc<dyn Thread>), Errno> {
-        let child = self.clone_stub()?;
-        let thread = child.thread(start)?;
+    fn fork(&self, start: &Start, ops: &[MemOp]) -> Result<Forked, Errno> {
+        if ops.len() as u64 + 2 > command::MOST {
+            let child = self.clone_stub(None)?;
+            child.apply(ops).map_err(|(_, error)| error)?;
+            let thread = child.thread(start)?;
+            return Ok((child, thread));
+        }
+        let child = self.clone_stub(Some((start, ops)))?;
+        let values = child
+            .await_batch(1, ops.len() + 2)
+            .map_err(|(_, error)| error)?;
+        child.slots.lock().next = 1;
+        let thread = child.made_thread(child.first, AREAS, &values);
         Ok((child, thread))
     }
 

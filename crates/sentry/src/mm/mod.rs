@@ -144,11 +144,8 @@ impl Mm {
     /// A copy, with one thread in it that starts as told (fork(2)).
     pub fn fork(&self, start: &Start) -> Result<(Arc<Mm>, Arc<dyn Thread>), Errno> {
         let areas = self.areas.lock();
-        let (space, thread) = self.space.fork(start)?;
         let child = areas.fork();
-        if !child.1.is_empty() {
-            space.apply(&child.1).map_err(|(_, error)| error)?;
-        }
+        let (space, thread) = self.space.fork(start, &child.1)?;
         let mm = Arc::new_cyclic(|this| Mm {
             this: Weak::clone(this),
             host: Arc::clone(&self.host),

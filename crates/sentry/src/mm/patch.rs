@@ -10,7 +10,7 @@
 //!
 //! The guest's vDSO is text like any other; the host's, above the guest's addresses, is in no area and is never touched. A patch is undone before its page can be written. Lock class: `Leaf`, never held across an answer of a helper.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use abi::Errno;
 use platform::MemOp;
@@ -26,8 +26,9 @@ const PAGES: u64 = 8;
 const SIZE: u64 = 64;
 /// How many fit: as many as the table has entries.
 const MOST: u64 = 7 * PAGE / SIZE;
-/// How often a site traps before it is replaced.
-const TRAPS: u8 = 3;
+/// How often a site traps before it is replaced. Replacing costs about as much as this many traps, and a site that was used so often is likely to be used
+/// as often again.
+const TRAPS: u8 = 8;
 /// How many sites are counted at a time.
 const COUNTED: usize = 4096;
 
@@ -73,6 +74,28 @@ impl Site {
 /// Within a trampoline that compares: where the comparison is.
 const TAIL: u64 = 23;
 
+/// Bytes to be put at an address.
+type Edit<'a> = (u64, &'a [u8]);
+
+/// The pages that edits touch, each once.
+fn pages_of(edits: &[Edit<'_>]) -> BTreeSet<u64> {
+    edits
+        .iter()
+        .flat_map(|(at, bytes)| {
+            let last = page_down(at + bytes.len() as u64 - 1);
+            [page_down(*at), last]
+        })
+        .collect()
+}
+
+fn protect(page: u64, prot: u32) -> MemOp {
+    MemOp::Protect {
+        addr: page,
+        len: PAGE,
+        prot,
+    }
+}
+
 /// What is known of an address space's sites.
 #[derive(Clone, Default)]
 pub(super) struct Patches {
@@ -93,8 +116,9 @@ pub enum Caught {
 }
 
 impl Mm {
-    /// A call has trapped at the instruction before `rip`. Replaces its site where it is time; then says where this thread goes on.
-    pub fn trapped_at(&self, rip: u64, number: u64) -> Option<u64> {
+    /// A call has trapped at the instruction before `rip`. Replaces its site where it is time; then says where this thread goes on. `alone` says whether no
+    /// other thread executes this memory.
+    pub fn trapped_at(&self, rip: u64, number: u64, alone: &dyn Fn() -> bool) -> Option<u64> {
         let site = rip.checked_sub(2)?;
         {
             let mut patches = self.patches.lock();
@@ -111,10 +135,10 @@ impl Mm {
                 return None;
             }
         }
-        self.patch(site, number)
+        self.patch(site, number, alone())
     }
 
-    fn patch(&self, call: u64, number: u64) -> Option<u64> {
+    fn patch(&self, call: u64, number: u64, alone: bool) -> Option<u64> {
         let mut areas = self.areas.lock();
         let (area_start, area) = areas.find(call)?;
         let text =
@@ -187,13 +211,13 @@ impl Mm {
         ];
         let slot = TABLE + index * 8;
         jump[3..7].copy_from_slice(&u32::try_from(slot).ok()?.to_le_bytes());
-        self.write_text(trampoline, &code).ok()?;
-        self.write_text(slot, &trampoline.to_le_bytes()).ok()?;
+        let entry = trampoline.to_le_bytes();
+        let table: [Edit<'_>; 2] = [(trampoline, &code), (slot, &entry)];
         let mut patches = self.patches.lock();
         patches.sites.insert(start, site);
         patches.used += 1;
         drop(patches);
-        if self.replace(start, &jump[..len]).is_err() {
+        if self.replace(&table, start, &jump[..len], alone).is_err() {
             self.patches.lock().sites.remove(&start);
             return None;
         }
@@ -229,38 +253,44 @@ impl Mm {
         true
     }
 
-    /// Writes to pages that the guest can't write.
-    fn write_text(&self, at: u64, bytes: &[u8]) -> Result<(), Errno> {
-        let from = page_down(at);
-        let len = page_down(at + bytes.len() as u64 - 1) + PAGE - from;
-        self.space
-            .apply(&[MemOp::Protect {
-                addr: from,
-                len,
-                prot: 7,
-            }])
-            .map_err(|(_, error)| error)?;
-        let wrote = self.space.write(at, bytes);
-        self.space
-            .apply(&[MemOp::Protect {
-                addr: from,
-                len,
-                prot: 5,
-            }])
-            .map_err(|(_, error)| error)?;
-        if wrote == Ok(bytes.len()) {
-            Ok(())
-        } else {
-            Err(Errno::EFAULT)
+    /// Writes to pages that the guest can't write, one step after another. Between two steps the protection changes, which makes every processor that runs
+    /// this address space look at the bytes anew.
+    fn write_text(&self, steps: &[&[Edit<'_>]]) -> Result<(), Errno> {
+        let mut done = Ok(());
+        let mut ops: Vec<MemOp> = Vec::new();
+        for step in steps {
+            let pages = pages_of(step);
+            ops.extend(pages.iter().map(|page| protect(*page, 7)));
+            self.space.apply(&ops).map_err(|(_, error)| error)?;
+            for (at, bytes) in *step {
+                if self.space.write(*at, bytes) != Ok(bytes.len()) {
+                    done = Err(Errno::EFAULT);
+                }
+            }
+            ops = pages.iter().map(|page| protect(*page, 5)).collect();
+            if done.is_err() {
+                break;
+            }
         }
+        self.space.apply(&ops).map_err(|(_, error)| error)?;
+        done
     }
 
-    /// Replaces instructions that other threads may be executing: a breakpoint first, then the rest, then the first byte. Each change of the page's
-    /// protection makes every processor that runs this address space look at the bytes anew.
-    fn replace(&self, at: u64, bytes: &[u8]) -> Result<(), Errno> {
-        self.write_text(at, &[0xcc])?;
-        self.write_text(at + 1, &bytes[1..])?;
-        self.write_text(at, &bytes[..1])
+    /// Replaces instructions, after other edits. Where other threads may be executing them: a breakpoint first, then the rest, then the first byte.
+    fn replace(
+        &self,
+        others: &[Edit<'_>],
+        at: u64,
+        bytes: &[u8],
+        alone: bool,
+    ) -> Result<(), Errno> {
+        let mut first = others.to_vec();
+        if alone {
+            first.push((at, bytes));
+            return self.write_text(&[&first]);
+        }
+        first.push((at, &[0xcc]));
+        self.write_text(&[&first, &[(at + 1, &bytes[1..])], &[(at, &bytes[..1])]])
     }
 
     /// The thread faulted at `rip`, where a patched site is: how it goes on.
@@ -332,7 +362,7 @@ impl Mm {
             patches.sites.remove(&start);
             drop(patches);
             if undo {
-                self.replace(start, &site.bytes[..site.len()])?;
+                self.replace(&[], start, &site.bytes[..site.len()], false)?;
             }
         }
     }

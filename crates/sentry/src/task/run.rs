@@ -274,7 +274,9 @@ impl Task {
                 // 32-bit calls have numbers of their own, none of which is served.
                 if thread.is_full() && !compat {
                     let rip = thread.rip();
-                    if let Some(at) = self.mm().trapped_at(rip, number) {
+                    let mm = self.mm();
+                    let alone = || mm.sole_user() && self.process.threads.lock().len() == 1;
+                    if let Some(at) = mm.trapped_at(rip, number, &alone) {
                         thread.set_rip(at);
                     }
                 }
