@@ -177,6 +177,13 @@ pub trait Space: Send + Sync {
     /// Carries out changes in order, and stops at the first that fails: then the error, and how many were done.
     fn apply(&self, ops: &[MemOp]) -> Result<(), (usize, Errno)>;
 
+    /// Changes that are asked for from here on may be carried out later, together: at the latest before the next access to guest memory, thread or fork, and with
+    /// [`Space::settle`]. Where one fails then, so does what it was carried out for, and the space is lost. For a space that no thread runs in.
+    fn defer(&self);
+
+    /// Carries out what was deferred, and defers no more.
+    fn settle(&self) -> Result<(), Errno>;
+
     /// Copies from guest memory; says how many bytes from the start could be read. Respects the protection.
     fn read(&self, addr: u64, to: &mut [u8]) -> Result<usize, Errno>;
 

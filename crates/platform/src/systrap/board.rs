@@ -241,7 +241,7 @@ mod tests {
     /// Two workers, who look for lost reports too, and a guest that sets bits as it likes: each of its reports is taken once.
     #[test]
     fn reports_are_taken_once_by_whoever_looks() {
-        const ROUNDS: u64 = 20_000;
+        const ROUNDS: u64 = 200_000;
         let (areas, board) = (areas(), Board::new());
         let (made, served, over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
         board.send(5);

@@ -35,6 +35,9 @@ pub(crate) struct StubSpace {
     dead: AtomicBool,
     killed: AtomicBool,
     hurried: AtomicBool,
+    /// Whether changes are put off; only then is `deferred` looked at.
+    defers: AtomicBool,
+    deferred: Mutex<Vec<MemOp>>,
     slots: Mutex<Slots>,
     weak: Weak<StubSpace>,
 }
@@ -82,6 +85,8 @@ impl StubSpace {
             dead: AtomicBool::new(false),
             killed: AtomicBool::new(false),
             hurried: AtomicBool::new(false),
+            defers: AtomicBool::new(false),
+            deferred: Mutex::new(Vec::new()),
             slots: Mutex::new(Slots {
                 next: 0,
                 parked: Vec::new(),
@@ -556,12 +561,8 @@ fn await_signal(signal: i32, nanos: u64) -> Option<i32> {
     }
 }
 
-impl Space for StubSpace {
-    fn id(&self) -> SpaceId {
-        self.id
-    }
-
-    fn apply(&self, ops: &[MemOp]) -> Result<(), (usize, Errno)> {
+impl StubSpace {
+    fn apply_now(&self, ops: &[MemOp]) -> Result<(), (usize, Errno)> {
         let mut done = 0;
         for chunk in ops.chunks(usize::try_from(command::MOST).expect("small")) {
             let orders: Vec<Order> = chunk.iter().map(StubSpace::order).collect();
@@ -573,15 +574,54 @@ impl Space for StubSpace {
         Ok(())
     }
 
+    /// Carries out what was deferred.
+    fn catch_up(&self) -> Result<(), Errno> {
+        if !self.defers.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let ops = std::mem::take(&mut *self.deferred.lock());
+        self.apply_now(&ops).map_err(|(_, error)| {
+            self.kill();
+            error
+        })
+    }
+}
+
+impl Space for StubSpace {
+    fn id(&self) -> SpaceId {
+        self.id
+    }
+
+    fn apply(&self, ops: &[MemOp]) -> Result<(), (usize, Errno)> {
+        if self.defers.load(Ordering::Relaxed) {
+            self.deferred.lock().extend_from_slice(ops);
+            return Ok(());
+        }
+        self.apply_now(ops)
+    }
+
+    fn defer(&self) {
+        self.defers.store(true, Ordering::Relaxed);
+    }
+
+    fn settle(&self) -> Result<(), Errno> {
+        let done = self.catch_up();
+        self.defers.store(false, Ordering::Relaxed);
+        done
+    }
+
     fn read(&self, addr: u64, to: &mut [u8]) -> Result<usize, Errno> {
+        self.catch_up()?;
         vm::read(self.pid, addr, to)
     }
 
     fn write(&self, addr: u64, from: &[u8]) -> Result<usize, Errno> {
+        self.catch_up()?;
         vm::write(self.pid, addr, from)
     }
 
     fn fork(&self, start: &Start, ops: &[MemOp]) -> Result<Forked, Errno> {
+        self.settle()?;
         if ops.len() as u64 + 2 > command::MOST {
             let child = self.clone_stub(None)?;
             child.apply(ops).map_err(|(_, error)| error)?;
@@ -598,6 +638,7 @@ impl Space for StubSpace {
     }
 
     fn thread(&self, start: &Start) -> Result<Arc<dyn Thread>, Errno> {
+        self.settle()?;
         let (slot, context) = {
             let mut slots = self.slots.lock();
             if let Some(parked) = slots.parked.pop() {
@@ -623,6 +664,7 @@ impl Space for StubSpace {
     }
 
     fn residency(&self, addr: u64, len: u64) -> Result<Vec<u8>, Errno> {
+        self.settle()?;
         let pages = len / 4096;
         let mut out = Vec::with_capacity(usize::try_from(pages).unwrap_or(0));
         // Half of the results page takes the answer of 2048 pages at a time.

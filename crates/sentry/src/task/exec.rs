@@ -95,10 +95,13 @@ impl Task {
         let old = self.mm();
         let in_place = old.sole_user();
         let mm = if in_place {
+            old.space().defer();
             old.clear()?;
             Arc::clone(&old)
         } else {
-            Mm::new(old.host())?
+            let mm = Mm::new(old.host())?;
+            mm.space().defer();
+            mm
         };
         mm.limit_as
             .store(self.limit(Resource::As), Ordering::Relaxed);
@@ -159,6 +162,7 @@ impl Task {
             ..Regs::default()
         };
         let thread = self.thread()?;
+        mm.space().settle()?;
         if in_place {
             thread.set_regs(&regs);
             thread.set_fpu(None)?;
