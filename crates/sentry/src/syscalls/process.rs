@@ -10,6 +10,8 @@ use abi::{Errno, UserCStr, UserPtr};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::decode::Fd;
+use crate::io::GuestMemory;
+use crate::mm::Mm;
 use crate::task::{
     CallState, CloneArgs, CloneFlags, ExecRequest, ExitStatus, Resource, Step, Task, WaitFor,
     WaitOptions,
@@ -129,6 +131,72 @@ pub(super) fn vfork(task: &Arc<Task>, state: &mut CallState) -> Step {
     task.clone_task(&plain_clone(CloneFlags::VM | CloneFlags::VFORK), state)
 }
 
+/// Guest memory that is read in order, a page at a time.
+struct InOrder<'a> {
+    mm: &'a Mm,
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+impl<'a> InOrder<'a> {
+    fn new(mm: &'a Mm) -> InOrder<'a> {
+        InOrder {
+            mm,
+            at: 0,
+            bytes: Vec::new(),
+        }
+    }
+
+    /// What is known from this address on, at least a byte.
+    fn from(&mut self, addr: u64) -> Result<&[u8], Errno> {
+        let known = |this: &Self| {
+            addr.checked_sub(this.at)
+                .and_then(|offset| usize::try_from(offset).ok())
+                .filter(|offset| *offset < this.bytes.len())
+        };
+        if known(self).is_none() {
+            let rest = platform::PAGE - addr % platform::PAGE;
+            self.bytes.resize(usize::try_from(rest).unwrap_or(1), 0);
+            let got = self.mm.copy_in(addr, &mut self.bytes)?;
+            self.bytes.truncate(got);
+            self.at = addr;
+        }
+        known(self)
+            .map(|offset| &self.bytes[offset..])
+            .ok_or(Errno::EFAULT)
+    }
+
+    fn word(&mut self, addr: u64) -> Result<u64, Errno> {
+        let mut word = [0; 8];
+        let mut done = 0;
+        while done < word.len() {
+            let at = addr.checked_add(done as u64).ok_or(Errno::EFAULT)?;
+            let bytes = self.from(at)?;
+            let some = bytes.len().min(word.len() - done);
+            word[done..done + some].copy_from_slice(&bytes[..some]);
+            done += some;
+        }
+        Ok(u64::from_ne_bytes(word))
+    }
+
+    /// E2BIG for a string of [`MAX_ARG_STRLEN`] bytes or more, its NUL included.
+    fn string(&mut self, addr: u64) -> Result<Vec<u8>, Errno> {
+        let mut string = Vec::new();
+        loop {
+            let at = addr.checked_add(string.len() as u64).ok_or(Errno::EFAULT)?;
+            let bytes = self.from(at)?;
+            let end = bytes.iter().position(|byte| *byte == 0);
+            string.extend_from_slice(&bytes[..end.unwrap_or(bytes.len())]);
+            if string.len() >= MAX_ARG_STRLEN {
+                return Err(Errno::E2BIG);
+            }
+            if end.is_some() {
+                return Ok(string);
+            }
+        }
+    }
+}
+
 /// A vector of strings, ended by a null pointer.
 fn strings(task: &Arc<Task>, from: UserPtr<u64>, total: &mut usize) -> Result<Vec<Vec<u8>>, Errno> {
     let mm = task.mm();
@@ -136,15 +204,14 @@ fn strings(task: &Arc<Task>, from: UserPtr<u64>, total: &mut usize) -> Result<Ve
     if from.is_null() {
         return Ok(strings);
     }
+    let (mut pointers, mut bytes) = (InOrder::new(&mm), InOrder::new(&mm));
     let mut at = from.addr();
     loop {
-        let pointer = mm.get(UserPtr::<u64>::new(at))?;
+        let pointer = pointers.word(at)?;
         if pointer == 0 {
             return Ok(strings);
         }
-        let string = mm
-            .get_cstr(UserCStr(pointer), MAX_ARG_STRLEN - 1)?
-            .ok_or(Errno::E2BIG)?;
+        let string = bytes.string(pointer)?;
         *total += string.len() + 9;
         if *total > MAX_ARGS || strings.len() >= MAX_ARG_STRINGS {
             return Err(Errno::E2BIG);
