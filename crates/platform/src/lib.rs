@@ -301,6 +301,7 @@ pub trait Thread: Send + Sync {
     /// Starts the thread over with other registers: what [`Space::thread`] does, without a new host thread. The thread has reported.
     fn restart(&self, start: &Start);
 
-    /// Puts the thread aside: it ran its last guest instruction, and its host thread can serve a new one of the same space.
-    fn retire(self: Arc<Self>);
+    /// Puts the thread aside: it ran its last guest instruction, and its host thread can serve a new one of the same space, whose time begins at zero. `used` is
+    /// what [`Thread::cpu_time`] has just said, where that was asked for.
+    fn retire(self: Arc<Self>, used: Option<u64>);
 }

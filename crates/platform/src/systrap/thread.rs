@@ -343,10 +343,13 @@ impl Thread for StubThread {
         self.go(reply::RESUME);
     }
 
-    fn retire(self: Arc<Self>) {
+    fn retire(self: Arc<Self>, used: Option<u64>) {
         if let Some(space) = self.space.upgrade() {
-            // The next thread's time begins at zero.
-            let used = space.thread_time(self.tid);
+            let before = self.used_before.load(Ordering::Relaxed);
+            let used = used.map_or_else(
+                || space.thread_time(self.tid),
+                |used| before.saturating_add(used),
+            );
             self.used_before.store(used, Ordering::Relaxed);
             space.park(self);
         }

@@ -169,13 +169,18 @@ impl Task {
             self.process.release_vfork();
             return Ok(Step::NoReturn);
         }
-        let used = self.process.cpu_time();
-        self.process.past_cpu.store(used, Ordering::Relaxed);
-        self.process.guest_of_space.store(false, Ordering::Relaxed);
+        // This is the process's one thread: a vfork child's time is the thread's, any other's its address space's.
+        let guest = self.process.guest_of_space.swap(false, Ordering::Relaxed);
+        let used = if guest {
+            thread.cpu_time()
+        } else {
+            old.space().cpu_time()
+        };
+        self.process.past_cpu.fetch_add(used, Ordering::Relaxed);
         // A vfork child: the old host thread stays with the parent's address space, for its next thread.
         let local = kernel.local_numbers(self.process.pid, self.tid());
         kernel.unregister(thread.context());
-        thread.retire();
+        thread.retire(guest.then_some(used));
         old.leave(true);
         *self.mm.write() = Arc::clone(&mm);
         self.process.release_vfork();

@@ -119,13 +119,13 @@ impl Task {
             threads.len()
         };
         let mm = self.mm();
-        self.count_time(host.as_deref(), rest == 0);
+        let used = self.count_time(host.as_deref(), rest == 0);
         let shared = mm.leave(rest == 0);
         if let Some(host) = host {
             kernel.unregister(host.context());
             // Where all of the process ends with its stub, nobody will want the thread again.
             if shared || (rest > 0 && self.process.ending().is_none()) {
-                host.retire();
+                host.retire(used);
             }
         }
         // Descriptors go before the parent hears of it: what it waits for (a pipe's end) has happened by then.
@@ -146,9 +146,10 @@ impl Task {
         }
     }
 
-    /// Keeps the processor time that could not be asked for later.
-    fn count_time(&self, host: Option<&dyn platform::Thread>, last: bool) {
-        let used = if self.process.guest_of_space.load(Ordering::Relaxed) {
+    /// Keeps the processor time that could not be asked for later. The thread's own, where it was asked for.
+    fn count_time(&self, host: Option<&dyn platform::Thread>, last: bool) -> Option<u64> {
+        let own = self.process.guest_of_space.load(Ordering::Relaxed);
+        let used = if own {
             host.map_or(0, |host| host.cpu_time())
         } else if last {
             self.mm().space().cpu_time()
@@ -156,6 +157,7 @@ impl Task {
             0
         };
         self.process.past_cpu.fetch_add(used, Ordering::Relaxed);
+        own.then_some(used)
     }
 
     fn drop_files(&self) {
