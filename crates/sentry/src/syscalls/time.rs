@@ -61,7 +61,7 @@ fn read(task: &Arc<Task>, id: i32) -> Result<i64, Errno> {
             } else if number == 0 || number == task.tid() {
                 cpu(task.process.cpu_time())
             } else {
-                let of = (task.kernel.tree().lock().process(number))
+                let of = (task.tree().lock().process(number))
                     .map(|node| Arc::clone(&node.process))
                     .map_err(|_| Errno::EINVAL)?;
                 cpu(of.cpu_time())

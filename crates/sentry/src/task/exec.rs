@@ -39,8 +39,7 @@ impl Task {
                 creds: &creds,
                 dirfd: None,
             };
-            self.kernel
-                .vfs()
+            self.vfs()
                 .open_exec(&context, path, abi::fs::AtFlags::empty())
         };
         let name = request
@@ -117,7 +116,7 @@ impl Task {
         let (creds, secure) = self
             .creds()
             .exec((attrs.mode, attrs.uid, attrs.gid), honour);
-        let entry = program.load(&mm, &creds, secure, kernel.vdso())?;
+        let entry = program.load(&mm, &creds, secure, self.container().vdso())?;
         self.set_creds(creds);
         mm.set_exe(program.file.location().cloned());
 
@@ -170,7 +169,7 @@ impl Task {
         self.process.guest_of_space.store(false, Ordering::Relaxed);
         // A vfork child: the old host thread stays with the parent's address space, for its next thread.
         let local = kernel.local_numbers(self.process.pid, self.tid());
-        kernel.unregister(thread.context());
+        self.container().unregister(thread.context());
         thread.retire();
         old.leave(true);
         *self.mm.write() = Arc::clone(&mm);
@@ -189,7 +188,7 @@ impl Task {
         if self.is_leader() {
             return;
         }
-        let mut tree = self.kernel.tree().lock();
+        let mut tree = self.tree().lock();
         let gone = tree.tasks.remove(&self.tid());
         self.set_tid(self.process.pid);
         tree.tasks.insert(self.process.pid, Arc::clone(self));
@@ -207,8 +206,7 @@ impl Task {
                 creds: &creds,
                 dirfd: None,
             };
-            self.kernel
-                .vfs()
+            self.vfs()
                 .open_exec(&context, path, abi::fs::AtFlags::empty())
         };
         let name = request
@@ -225,7 +223,7 @@ impl Task {
             &open,
         )?;
         let mm = self.mm();
-        let entry = program.load(&mm, &creds, false, self.kernel.vdso())?;
+        let entry = program.load(&mm, &creds, false, self.container().vdso())?;
         mm.set_exe(program.file.location().cloned());
         self.set_name(&name);
         self.process.execed.store(true, Ordering::Relaxed);

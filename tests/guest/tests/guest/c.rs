@@ -24,6 +24,7 @@ programs! {
     futexes
     locks
     memory
+    namespaces
     proc_self
     processes
     signals
