@@ -121,7 +121,7 @@ fn run(step: Step) -> anyhow::Result<()> {
         Step::E2e => whole("e2e"),
         Step::Guest => {
             whole(GUEST)?;
-            fuzz::calls(20, None)
+            fuzz::calls(30, None)
         }
     }
 }

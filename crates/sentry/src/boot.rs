@@ -20,14 +20,16 @@ use host::signal::Signals;
 use platform::Platform;
 use platform::systrap::{Setup, Systrap};
 
+use crate::container::{self, Container};
 use crate::fs::stdio;
-use crate::kernel::{self, Kernel, TOKEN_CONTROL, TOKEN_SIGNALS};
+use crate::kernel::{Kernel, TOKEN_CONTROL, TOKEN_SIGNALS};
 use crate::mm::memory_file::MemoryFile;
 use crate::mm::{Mm, MmHost, SharedFiles, Vdso};
 use crate::spec::{BootSpec, Control, ExitStatus};
 use crate::task::credentials::Credentials;
 use crate::task::{ExecRequest, Task, TaskParts};
-use crate::vfs::{FdTable, FsContext, OpenFile, PathCx};
+use crate::time::Clocks;
+use crate::vfs::{FdTable, FsContext, OpenFile, PathCx, Vfs};
 
 /// What the sentry may do, over the ids of its own user namespace: the first three for the files of the mount trees
 /// that it was handed, the last to reach its own stubs, which are not dumpable.
@@ -122,27 +124,27 @@ fn run(spec: &BootSpec, mut inherited: Inherited, control: &OwnedFd) -> Result<C
     poller
         .add(control.as_fd(), TOKEN_CONTROL, false)
         .map_err(failed("the poller"))?;
-    let kernel = Kernel::new(kernel::Parts {
+    let kernel = Kernel::new(poller, Clocks::new(platform.clocks()), spec.strace);
+    let container = kernel.add_container(container::Parts {
         platform,
         mm,
         vfs: root.vfs,
         limits: spec.limits,
-        poller,
-        strace: spec.strace,
         hostname: spec.hostname.clone(),
         unseen: (root.unseen, root.unseen_mount),
     });
-    crate::fs::proc::mount(&kernel, &spec.cpu).map_err(failed("mounting /proc and /sys"))?;
-    if let Err(refused) = start_first(&kernel, spec, &mut inherited) {
+    crate::fs::proc::mount(&kernel, &container, &spec.cpu)
+        .map_err(failed("mounting /proc and /sys"))?;
+    if let Err(refused) = start_first(&kernel, &container, spec, &mut inherited) {
         return Ok(refused);
     }
     for worker in 0..WORKERS {
-        let kernel = Arc::clone(&kernel);
+        let (kernel, home) = (Arc::clone(&kernel), Arc::clone(&container));
         let name = format!("worker-{worker}");
         std::thread::Builder::new()
             .name(name)
             .stack_size(WORKER_STACK)
-            .spawn(move || kernel.work())
+            .spawn(move || kernel.work(&home))
             .map_err(|_| BootError::Host("a worker's thread", Errno::EAGAIN))?;
     }
     let heard = kernel.listen(&mut |kernel, token| match token {
@@ -151,10 +153,10 @@ fn run(spec: &BootSpec, mut inherited: Inherited, control: &OwnedFd) -> Result<C
             while let Ok(Some(_)) = signals.next() {}
             kernel.reap_stubs();
         }
-        _ => listen_to_launcher(kernel, control.as_fd()),
+        _ => listen_to_launcher(kernel, &container, control.as_fd()),
     });
     heard.map_err(failed("the poller"))?;
-    let status = match kernel.end() {
+    let status = match container.end() {
         Some(crate::task::ExitStatus::Code(code)) => ExitStatus::Code(code),
         Some(crate::task::ExitStatus::Signal(signal, _)) => ExitStatus::Signal(signal.raw()),
         None => return Err(BootError::Orphaned),
@@ -165,11 +167,13 @@ fn run(spec: &BootSpec, mut inherited: Inherited, control: &OwnedFd) -> Result<C
 /// Makes the first process and starts its program. The error is what the launcher is to be told.
 fn start_first(
     kernel: &Arc<Kernel>,
+    container: &Arc<Container>,
     spec: &BootSpec,
     inherited: &mut Inherited,
 ) -> Result<(), Control> {
     let failed = |what: &str, errno: Errno| Control::Failed(format!("{what}: {errno}"));
-    let fs = FsContext::new(kernel.vfs().root());
+    let vfs = container.namespaces().mount.vfs();
+    let fs = FsContext::new(vfs.root());
     let creds = Arc::new(Credentials::root(CapSet::FULL));
     let cwd = spec.cwd.as_bytes();
     let context = PathCx {
@@ -177,7 +181,7 @@ fn start_first(
         creds: &creds,
         dirfd: None,
     };
-    if let Err(errno) = kernel.vfs().chdir(&context, cwd) {
+    if let Err(errno) = vfs.chdir(&context, cwd) {
         return Err(failed(
             &format!("the working directory {}", String::from_utf8_lossy(cwd)),
             errno,
@@ -207,13 +211,15 @@ fn start_first(
     let env: Vec<Vec<u8>> = spec.env.iter().map(|var| var.as_bytes().to_vec()).collect();
     let command = args.first().cloned().unwrap_or_default();
     let shown = String::from_utf8_lossy(&command).into_owned();
-    let path = find_command(kernel, &context, &command, &env)
-        .map_err(|errno| not_started(&shown, errno))?;
-    let started = Mm::new(kernel.mm()).and_then(|mm| {
-        let pid = kernel.tree().lock().reserve(kernel.limits().pids)?;
+    let path =
+        find_command(vfs, &context, &command, &env).map_err(|errno| not_started(&shown, errno))?;
+    let started = Mm::new(container.mm()).and_then(|mm| {
+        let processes = container.namespaces().pid.tree();
+        let pid = processes.lock().reserve(spec.limits.pids)?;
         let limits = crate::task::Limits::initial(u64::from(spec.limits.pids));
-        kernel
+        container
             .start(
+                kernel,
                 pid,
                 limits,
                 TaskParts {
@@ -221,6 +227,7 @@ fn start_first(
                     files,
                     fs: Arc::clone(&fs),
                     creds: Arc::clone(&creds),
+                    namespaces: Arc::clone(container.namespaces()),
                     signals: Task::initial_signals(),
                 },
             )
@@ -246,7 +253,7 @@ fn not_started(command: &str, errno: Errno) -> Control {
 
 /// Where a command is: as it says where it has a slash, else in the directories of `PATH` (execvp(3)).
 fn find_command(
-    kernel: &Kernel,
+    vfs: &Vfs,
     context: &PathCx<'_>,
     command: &[u8],
     env: &[Vec<u8>],
@@ -268,7 +275,7 @@ fn find_command(
         } else {
             [dir, b"/", command].concat()
         };
-        match kernel.vfs().open_exec(context, &place, AtFlags::empty()) {
+        match vfs.open_exec(context, &place, AtFlags::empty()) {
             Ok(_) => return Ok(place),
             Err(Errno::EACCES) => refused = Errno::EACCES,
             Err(_) => {}
@@ -278,28 +285,22 @@ fn find_command(
 }
 
 /// The launcher said something, or is gone: then the sandbox ends.
-fn listen_to_launcher(kernel: &Arc<Kernel>, control: BorrowedFd<'_>) {
+fn listen_to_launcher(kernel: &Kernel, container: &Container, control: BorrowedFd<'_>) {
     let mut packet = [0; 256];
     let message = match host::socket::recv(control, &mut packet, false) {
         Ok(Some(received)) => serde_json::from_slice::<Control>(&packet[..received.len]).ok(),
         Err(Errno::EAGAIN) => return,
         Ok(None) | Err(_) => {
-            kernel.shut_down(crate::task::ExitStatus::Signal(Signal::SIGKILL, false));
-            return;
+            let killed = crate::task::ExitStatus::Signal(Signal::SIGKILL, false);
+            return kernel.end_container(container, killed);
         }
     };
     if let Some(Control::Signal(number) | Control::TerminalSignal(number)) = message
         && let Some(signal) = Signal::from_raw(u32::from(number))
+        && let Some(init) = container.init()
     {
-        let init = kernel
-            .tree()
-            .lock()
-            .process(1)
-            .map(|node| Arc::clone(&node.process));
-        if let Ok(init) = init {
-            // A first process that has just ended needs no signal.
-            let _ = init.send(kernel, SigInfo::new(signal, abi::signal::SI_KERNEL));
-        }
+        // A first process that has just ended needs no signal.
+        let _ = init.send(SigInfo::new(signal, abi::signal::SI_KERNEL));
     }
 }
 

@@ -1,26 +1,25 @@
-//! The kernel: what a sandbox has one of, the workers that serve its tasks, and the main loop that hears of everything else.
+//! The kernel: the containers of a sandbox and what they share, the workers that serve tasks, and the main loop that hears of everything else.
 //!
-//! Workers take what is ready: tasks that were woken, and reports of guest threads. The main loop (one thread) sleeps on
-//! the host's readiness, its signals and the first deadline.
+//! Workers take what is ready: tasks that were woken, of whichever container, and reports of guest threads. A worker sleeps at one container's doorbell, so each
+//! container brings workers of its own. The main loop (one thread) sleeps on the host's readiness, its signals and the first deadline.
+//!
+//! Lock classes: `KernelState`, `RunQueue`, `Leaf`.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
 use abi::Errno;
-use abi::signal::{SigInfo, Signal};
+use abi::signal::SigInfo;
 use host::poll::{Poller, Token};
-use platform::{ContextId, Platform};
 
-use crate::fs::tmpfs::TmpFs;
+use crate::container::{self, Container, ContainerId};
 use crate::ipc::futex::Futexes;
-use crate::mm::MmHost;
-use crate::spec::Limits;
-use crate::sync::order::{Leaf, ProcessTree, RunQueue};
-use crate::sync::{EventMask, Mutex, WaitQueue};
-use crate::task::{ExitStatus, Task, Tree};
+use crate::namespace::NamespaceIds;
+use crate::sync::order::{KernelState, Leaf, RunQueue};
+use crate::sync::{EventMask, Mutex, RwLock, WaitQueue};
+use crate::task::{ExitStatus, Task};
 use crate::time::{Clocks, Deadline, OnTime, TimerId, Timers};
-use crate::vfs::{Mount, Vfs};
 
 /// Something for a worker to do.
 pub enum Item {
@@ -32,34 +31,23 @@ pub enum Item {
 
 /// The kernel of a sandbox.
 pub struct Kernel {
-    platform: Arc<dyn Platform>,
-    mm: Arc<MmHost>,
-    vfs: Arc<Vfs>,
-    limits: Limits,
+    /// Containers, ended ones too. The identities of those to come are above them.
+    containers: RwLock<BTreeMap<ContainerId, Arc<Container>>, KernelState>,
+    namespace_ids: NamespaceIds,
     clocks: Clocks,
     timers: Timers,
-    tree: Mutex<Tree, ProcessTree>,
-    contexts: Vec<Mutex<Slot, Leaf>>,
     ready: Mutex<VecDeque<Item>, RunQueue>,
     ready_len: AtomicUsize,
     poller: Poller,
     watched: Mutex<Vec<Option<Weak<WaitQueue>>>, Leaf>,
-    end: OnceLock<ExitStatus>,
     over: AtomicBool,
     /// Threads that owe an answer.
     pub(crate) overdue: crate::task::Overdue,
     /// Futexes.
     pub futexes: Futexes,
-    /// UNIX sockets.
-    pub unix: Arc<crate::net::unix::Space>,
     /// Whether calls are printed.
     pub strace: bool,
-    /// The host name that the guest sees.
-    pub hostname: Mutex<String, Leaf>,
-    /// The NIS domain name.
-    pub domainname: Mutex<String, Leaf>,
     unimplemented: Mutex<HashSet<u32>, Leaf>,
-    unseen: (Arc<TmpFs>, Arc<Mount>),
 }
 
 thread_local! {
@@ -67,89 +55,56 @@ thread_local! {
     static WORKS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Whose reports a context's are.
-#[derive(Default)]
-struct Slot {
-    task: Option<Arc<Task>>,
-    /// A report came while there was no task.
-    early: bool,
-}
-
-/// What a kernel is made of.
-pub struct Parts {
-    /// The platform.
-    pub platform: Arc<dyn Platform>,
-    /// What address spaces share.
-    pub mm: Arc<MmHost>,
-    /// The tree of files.
-    pub vfs: Arc<Vfs>,
-    /// What the sandbox may use.
-    pub limits: Limits,
-    /// Where the host's readiness is heard.
-    pub poller: Poller,
-    /// Whether calls are printed.
-    pub strace: bool,
-    /// The host name.
-    pub hostname: String,
-    /// A tmpfs that is mounted nowhere, for files in memory without a name, and its mount.
-    pub unseen: (Arc<TmpFs>, Arc<Mount>),
-}
-
-/// How many contexts a platform has at the most.
-const CONTEXTS: usize = 4096;
-
 /// The poller's token for the timer; host descriptors have theirs from 16 up.
 pub(crate) const TOKEN_SIGNALS: Token = Token(1);
 pub(crate) const TOKEN_CONTROL: Token = Token(2);
 const FIRST_WATCH: u64 = 16;
 
 impl Kernel {
-    /// A kernel with no task yet.
-    pub fn new(parts: Parts) -> Arc<Kernel> {
+    /// A kernel without a container. `poller` is where the host's readiness is heard; `clocks` are those that its first container's guests read; `strace` says whether
+    /// calls are printed.
+    pub fn new(poller: Poller, clocks: Clocks, strace: bool) -> Arc<Kernel> {
         Arc::new(Kernel {
-            clocks: Clocks::new(parts.platform.clocks()),
-            platform: parts.platform,
-            mm: parts.mm,
-            vfs: parts.vfs,
-            limits: parts.limits,
+            containers: RwLock::new(BTreeMap::new()),
+            namespace_ids: NamespaceIds::default(),
+            clocks,
             timers: Timers::new(),
-            tree: Mutex::new(Tree::default()),
-            contexts: (0..CONTEXTS).map(|_| Mutex::new(Slot::default())).collect(),
             ready: Mutex::new(VecDeque::new()),
             ready_len: AtomicUsize::new(0),
-            poller: parts.poller,
+            poller,
             watched: Mutex::new(Vec::new()),
-            end: OnceLock::new(),
             over: AtomicBool::new(false),
             overdue: crate::task::Overdue::default(),
             futexes: Futexes::default(),
-            unix: Arc::default(),
-            strace: parts.strace,
-            hostname: Mutex::new(parts.hostname),
-            domainname: Mutex::new("(none)".to_owned()),
+            strace,
             unimplemented: Mutex::new(HashSet::new()),
-            unseen: parts.unseen,
         })
     }
 
-    /// The platform.
-    pub fn platform(&self) -> &Arc<dyn Platform> {
-        &self.platform
+    /// Adds a container, in namespaces of its own, with no task yet.
+    pub fn add_container(&self, parts: container::Parts) -> Arc<Container> {
+        let mut containers = self.containers.write();
+        let last = containers.last_key_value();
+        let id = ContainerId(last.map_or(0, |(id, _)| id.0 + 1));
+        let container = Container::new(id, parts, &self.namespace_ids);
+        containers.insert(id, Arc::clone(&container));
+        container
     }
 
-    /// What address spaces share.
-    pub fn mm(&self) -> &Arc<MmHost> {
-        &self.mm
+    /// The container with this identity; ESRCH.
+    pub fn container(&self, id: ContainerId) -> Result<Arc<Container>, Errno> {
+        let containers = self.containers.read();
+        containers.get(&id).cloned().ok_or(Errno::ESRCH)
     }
 
-    /// The tree of files.
-    pub fn vfs(&self) -> &Arc<Vfs> {
-        &self.vfs
+    /// All containers, the first first.
+    pub fn containers(&self) -> Vec<Arc<Container>> {
+        self.containers.read().values().cloned().collect()
     }
 
-    /// What the sandbox may use.
-    pub fn limits(&self) -> &Limits {
-        &self.limits
+    /// Gives namespaces their identities.
+    pub fn namespace_ids(&self) -> &NamespaceIds {
+        &self.namespace_ids
     }
 
     /// The clocks.
@@ -157,67 +112,22 @@ impl Kernel {
         &self.clocks
     }
 
-    /// Processes and threads.
-    pub fn tree(&self) -> &Mutex<Tree, ProcessTree> {
-        &self.tree
-    }
-
-    /// A tmpfs that is mounted nowhere, for files in memory without a name, and its mount.
-    pub fn unseen(&self) -> (&Arc<TmpFs>, &Arc<Mount>) {
-        (&self.unseen.0, &self.unseen.1)
-    }
-
     /// What getpid and gettid may be answered with inside the guest: nothing while calls are printed.
     pub fn local_numbers(&self, pid: u32, tid: u32) -> (u32, u32) {
         if self.strace { (0, 0) } else { (pid, tid) }
     }
 
-    /// Makes the first task, whose number was reserved.
-    pub(crate) fn start(
-        self: &Arc<Self>,
-        pid: u32,
-        limits: crate::task::Limits,
-        parts: crate::task::TaskParts,
-    ) -> Arc<Task> {
-        let process = crate::task::Process::new(self, pid, limits, Arc::default());
-        let task = Task::new(self, pid, &process, parts);
-        task.join_process();
-        self.tree.lock().enter(&task, None);
-        task
-    }
-
-    /// Lets reports of a context find its task.
-    pub fn register(&self, context: ContextId, task: &Arc<Task>) {
-        let Some(slot) = self.contexts.get(context.0 as usize) else {
-            return;
-        };
-        let mut slot = slot.lock();
-        slot.task = Some(Arc::clone(task));
-        let early = core::mem::replace(&mut slot.early, false);
-        drop(slot);
-        if early {
-            self.enqueue(Item::Report(Arc::clone(task)));
-        }
-    }
-
-    /// Reports of a context find no task from now on.
-    pub fn unregister(&self, context: ContextId) {
-        let Some(slot) = self.contexts.get(context.0 as usize) else {
-            return;
-        };
-        let old = core::mem::take(&mut *slot.lock());
-        drop(old);
-    }
-
     /// Gives a worker something to do.
     pub fn enqueue(&self, item: Item) {
+        let (Item::Resume(task) | Item::Report(task)) = &item;
+        let container = Arc::clone(task.container());
         let mut ready = self.ready.lock();
         ready.push_back(item);
         let waiting = ready.len();
         self.ready_len.store(waiting, Ordering::SeqCst);
         drop(ready);
         // A worker takes what it has readied itself; more than that is worth waking another for.
-        self.platform.kick(waiting <= 1 && WORKS.get());
+        container.platform().kick(waiting <= 1 && WORKS.get());
     }
 
     fn dequeue(&self) -> Option<Item> {
@@ -230,11 +140,12 @@ impl Kernel {
         item
     }
 
-    /// Serves tasks until the sandbox is over: the life of a worker.
-    pub fn work(&self) {
+    /// Serves tasks until the sandbox is over: the life of a worker. Between them it waits for reports of the threads of `home`.
+    pub fn work(&self, home: &Container) {
         WORKS.set(true);
-        self.platform.join();
-        while !self.over.load(Ordering::SeqCst) {
+        let platform = home.platform().as_ref();
+        platform.join();
+        while !self.is_over() {
             if let Some(item) = self.dequeue() {
                 match item {
                     Item::Resume(task) => task.on_resume(),
@@ -242,22 +153,10 @@ impl Kernel {
                 }
                 continue;
             }
-            if let Some(context) = self.platform.poll() {
-                let Some(slot) = self.contexts.get(context.0 as usize) else {
-                    continue;
-                };
-                let mut slot = slot.lock();
-                let task = slot.task.clone();
-                slot.early = task.is_none();
-                drop(slot);
-                if let Some(task) = task {
-                    task.on_report();
-                }
+            if home.serve_report() {
                 continue;
             }
-            self.platform.wait(&|| {
-                self.ready_len.load(Ordering::SeqCst) != 0 || self.over.load(Ordering::SeqCst)
-            });
+            platform.wait(&|| self.ready_len.load(Ordering::SeqCst) != 0 || self.is_over());
         }
     }
 
@@ -273,32 +172,32 @@ impl Kernel {
         self.timers.disarm(timer);
     }
 
-    /// The first process has ended: the sandbox is over.
-    pub fn shut_down(&self, status: ExitStatus) {
-        if self.end.set(status).is_ok() {
-            self.over.store(true, Ordering::SeqCst);
-            self.poller.wake();
-            self.platform.kick(false);
+    /// A container's first process has ended: so do the others, and with the last container the sandbox.
+    pub fn end_container(&self, container: &Container, status: ExitStatus) {
+        if !container.set_end(status) {
+            return;
+        }
+        let containers = self.containers();
+        if containers.iter().any(|other| other.end().is_none()) {
+            container.kill_all();
+            return;
+        }
+        self.over.store(true, Ordering::SeqCst);
+        self.poller.wake();
+        for container in containers {
+            container.platform().kick(false);
         }
     }
 
-    /// How the first process ended, once it has.
-    pub fn end(&self) -> Option<ExitStatus> {
-        self.end.get().copied()
+    /// Whether all containers have ended.
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
     }
 
     /// Stubs may have ended: processes whose stub did, unasked, end as by SIGKILL.
     pub fn reap_stubs(&self) {
-        let dead = self.platform.reap();
-        if dead.is_empty() {
-            return;
-        }
-        let tasks: Vec<Arc<Task>> = self.tree.lock().tasks.values().cloned().collect();
-        for task in tasks {
-            if dead.contains(&task.mm().space().id()) {
-                task.process.end(ExitStatus::Signal(Signal::SIGKILL, false));
-                task.host_died();
-            }
+        for container in self.containers() {
+            container.reap_stubs();
         }
     }
 
@@ -307,7 +206,7 @@ impl Kernel {
         self: &Arc<Self>,
         other: &mut dyn FnMut(&Arc<Kernel>, Token),
     ) -> Result<(), Errno> {
-        while !self.over.load(Ordering::SeqCst) {
+        while !self.is_over() {
             for (id, whom) in self
                 .timers
                 .expire(&self.clocks, &|wait| self.poller.set_timer(wait))

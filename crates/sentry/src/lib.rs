@@ -5,11 +5,13 @@
 #![forbid(unsafe_code)]
 
 pub mod boot;
+pub mod container;
 pub mod fs;
 pub mod io;
 pub mod ipc;
 pub mod kernel;
 pub mod mm;
+pub mod namespace;
 pub mod net;
 pub mod spec;
 pub mod sync;

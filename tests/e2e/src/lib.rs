@@ -147,7 +147,7 @@ impl Drop for Running {
 }
 
 /// Kills the process; whether it was there.
-fn kill(pid: u32) -> bool {
+pub fn kill(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok();
     pid.and_then(rustix::process::Pid::from_raw)
         .is_some_and(|pid| {
@@ -238,6 +238,75 @@ impl Sandbox {
         pids
     }
 
+    /// The stubs' pids, the first made first: the zygote's, then that of the guest's first process.
+    pub fn stubs(&self) -> Vec<u32> {
+        let mut stubs: Vec<(u32, u32)> = (self.processes().into_iter())
+            .filter(|pid| *pid != self.pid)
+            .filter_map(|pid| Some((status_field(pid, "NSpid")?.last().copied()?, pid)))
+            .collect();
+        stubs.sort_unstable();
+        stubs.into_iter().map(|(_, pid)| pid).collect()
+    }
+
+    /// Processor time that its processes used so far, all threads together: nanoseconds.
+    pub fn cpu_time(&self) -> u64 {
+        let mut used = 0;
+        for pid in self.processes() {
+            let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+                continue;
+            };
+            for thread in threads.flatten() {
+                let text = std::fs::read_to_string(thread.path().join("schedstat"));
+                let text = text.unwrap_or_default();
+                let first = text.split_whitespace().next();
+                used += first.and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
+            }
+        }
+        used
+    }
+
+    /// Anonymous and shared memory of its processes that is resident: bytes. Pages that several share count for each.
+    pub fn own_memory(&self) -> u64 {
+        let of = |pid: u32, field: &str| {
+            let words = status_field(pid, field).unwrap_or_default();
+            words
+                .first()
+                .map_or(0, |kilobytes| u64::from(*kilobytes) << 10)
+        };
+        (self.processes().into_iter())
+            .map(|pid| of(pid, "RssAnon") + of(pid, "RssShmem"))
+            .sum()
+    }
+
+    /// What is charged to its memory cgroup and can't be reclaimed: usage less the page cache and slab that can. `None` without such a cgroup.
+    pub fn charged_memory(&self) -> Option<u64> {
+        let number = |path: PathBuf| {
+            std::fs::read_to_string(path)
+                .ok()?
+                .trim()
+                .parse::<u64>()
+                .ok()
+        };
+        self.cgroups.iter().find_map(|group| {
+            let usage = number(group.join("memory.usage_in_bytes"))
+                .or_else(|| number(group.join("memory.current")))?;
+            let stat = std::fs::read_to_string(group.join("memory.stat")).ok()?;
+            let cached = |name: &str| {
+                let line = stat
+                    .lines()
+                    .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+                line.and_then(|value| value.parse::<u64>().ok())
+            };
+            let sum = |names: &[&str]| names.iter().filter_map(|name| cached(name)).sum::<u64>();
+            // cgroup v1 counts those below only in the totals; it does not tell of slab.
+            let files = match cached("total_inactive_file") {
+                Some(_) => sum(&["total_inactive_file", "total_active_file"]),
+                None => sum(&["inactive_file", "active_file", "slab_reclaimable"]),
+            };
+            Some(usage.saturating_sub(files))
+        })
+    }
+
     /// Waits until none of its processes is left, as long as this.
     pub fn assert_dead_within(&self, limit: Duration) {
         let begin = Instant::now();
@@ -258,6 +327,16 @@ impl Sandbox {
             assert!(!cgroup.exists(), "{} is left", cgroup.display());
         }
     }
+}
+
+/// The numbers of a field of the process's /proc/PID/status.
+fn status_field(pid: u32, field: &str) -> Option<Vec<u32>> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+    let words = line.split_whitespace();
+    Some(words.filter_map(|word| word.parse().ok()).collect())
 }
 
 /// Whether the process is dead, or has gone meanwhile.

@@ -4,6 +4,7 @@ pub mod dev;
 pub mod epoll;
 pub mod eventfd;
 pub mod host;
+pub mod nsfs;
 pub mod overlay;
 pub mod pipe;
 pub mod proc;

@@ -10,7 +10,7 @@ use super::host::{HostFs, HostMount};
 use super::overlay::OverlayFs;
 use super::tmpfs::TmpFs;
 use super::{dev, host};
-use crate::kernel::Kernel;
+use crate::container::Container;
 use crate::mm::memory_file::{MemoryFile, Quota};
 use crate::spec::BootSpec;
 use crate::task::credentials::Credentials;
@@ -132,16 +132,16 @@ pub fn mount_at(vfs: &Vfs, mount: &Arc<Mount>, path: &[u8]) -> Result<(), Errno>
 /// A file system for mount(2): a tmpfs of its own, or another view of the sandbox's proc and sysfs. ENODEV for all others, EINVAL for options
 /// that a tmpfs does not have.
 pub fn new_file_system(
-    kernel: &Kernel,
+    container: &Container,
     kind: &[u8],
     options: &[u8],
 ) -> Result<Arc<dyn FileSystem>, Errno> {
     match kind {
         b"tmpfs" | b"ramfs" => {
-            let half = kernel.limits().memory / 2;
+            let half = container.limits().memory / 2;
             let (mut bytes, mut inodes, mut perm) = (
                 half,
-                (kernel.limits().memory / 4096).clamp(1024, 1 << 22),
+                (container.limits().memory / 4096).clamp(1024, 1 << 22),
                 0o1777,
             );
             let options = core::str::from_utf8(options).map_err(|_| Errno::EINVAL)?;
@@ -160,12 +160,12 @@ pub fn new_file_system(
                 }
             }
             Ok(TmpFs::new(
-                Arc::clone(&kernel.mm().memory),
+                Arc::clone(&container.mm().memory),
                 Quota::new(bytes, inodes),
                 perm & 0o7777,
             )?)
         }
-        b"proc" | b"sysfs" => (kernel.vfs().mounts().all().iter())
+        b"proc" | b"sysfs" => (container.namespaces().mount.vfs().mounts().all().iter())
             .map(|mount| mount.fs())
             .find(|fs| fs.kind().as_bytes() == kind)
             .cloned()

@@ -86,7 +86,7 @@ fn newfstatat(
         AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::EMPTY_PATH,
     )?;
     let attrs = with_path(task, dirfd, path, |cx, path| {
-        task.kernel.vfs().stat(cx, path, flags)
+        task.vfs().stat(cx, path, flags)
     })?;
     task.mm().put(to, &attrs.to_stat())
 }
@@ -109,7 +109,7 @@ fn statx(
         AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::EMPTY_PATH,
     )?;
     let statx = with_path(task, dirfd, path, |cx, path| {
-        task.kernel.vfs().statx(cx, path, flags)
+        task.vfs().statx(cx, path, flags)
     })?;
     task.mm().put(to, &statx)
 }
@@ -134,14 +134,14 @@ fn faccessat2(
         AtFlags::EACCESS | AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH,
     )?;
     with_path(task, dirfd, path, |cx, path| {
-        task.kernel.vfs().access(cx, path, want, flags)
+        task.vfs().access(cx, path, want, flags)
     })
 }
 
 /// The file that a path leads to.
 fn target(task: &Arc<Task>, dirfd: Fd, path: UserCStr, flags: AtFlags) -> Result<Target, Errno> {
     with_path(task, dirfd, path, |cx, path| {
-        task.kernel.vfs().target(cx, path, flags)
+        task.vfs().target(cx, path, flags)
     })
 }
 
@@ -158,9 +158,7 @@ fn chmod(task: &Arc<Task>, path: UserCStr, mode: u32) -> Result<(), Errno> {
 }
 
 fn fchmod(task: &Arc<Task>, fd: Fd, mode: u32) -> Result<(), Errno> {
-    task.kernel
-        .vfs()
-        .chmod(&task.creds(), &opened(task, fd)?, mode)
+    task.vfs().chmod(&task.creds(), &opened(task, fd)?, mode)
 }
 
 fn fchmodat(task: &Arc<Task>, dirfd: Fd, path: UserCStr, mode: u32) -> Result<(), Errno> {
@@ -175,8 +173,7 @@ fn fchmodat2(
     flags: u32,
 ) -> Result<(), Errno> {
     let flags = at_flags(flags, AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)?;
-    task.kernel
-        .vfs()
+    task.vfs()
         .chmod(&task.creds(), &target(task, dirfd, path, flags)?, mode)
 }
 
@@ -189,8 +186,7 @@ fn lchown(task: &Arc<Task>, path: UserCStr, uid: u32, gid: u32) -> Result<(), Er
 }
 
 fn fchown(task: &Arc<Task>, fd: Fd, uid: u32, gid: u32) -> Result<(), Errno> {
-    task.kernel
-        .vfs()
+    task.vfs()
         .chown(&task.creds(), &opened(task, fd)?, uid, gid)
 }
 
@@ -203,8 +199,7 @@ fn fchownat(
     flags: u32,
 ) -> Result<(), Errno> {
     let flags = at_flags(flags, AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH)?;
-    task.kernel
-        .vfs()
+    task.vfs()
         .chown(&task.creds(), &target(task, dirfd, path, flags)?, uid, gid)
 }
 
@@ -213,9 +208,7 @@ type Times = (Option<SetTime>, Option<SetTime>);
 const NOW: Times = (Some(SetTime::Now), Some(SetTime::Now));
 
 fn set_times(task: &Arc<Task>, target: &Target, times: Times) -> Result<(), Errno> {
-    task.kernel
-        .vfs()
-        .utimens(&task.creds(), target, times.0, times.1)
+    task.vfs().utimens(&task.creds(), target, times.0, times.1)
 }
 
 fn utime(task: &Arc<Task>, path: UserCStr, times: UserPtr<[i64; 2]>) -> Result<(), Errno> {
@@ -305,7 +298,7 @@ fn utimensat(
 fn truncate(task: &Arc<Task>, path: UserCStr, size: i64) -> Result<(), Errno> {
     check_size(task, size)?;
     with_path(task, CWD, path, |cx, path| {
-        task.kernel.vfs().truncate(cx, path, size)
+        task.vfs().truncate(cx, path, size)
     })
 }
 
@@ -356,7 +349,7 @@ fn fdatasync(task: &Arc<Task>, fd: Fd) -> Result<(), Errno> {
 }
 
 fn sync(task: &Arc<Task>) -> Result<(), Errno> {
-    task.kernel.vfs().sync();
+    task.vfs().sync();
     Ok(())
 }
 
@@ -381,16 +374,13 @@ fn sync_file_range(task: &Arc<Task>, fd: Fd, at: i64, len: i64, flags: u32) -> R
 }
 
 fn statfs(task: &Arc<Task>, path: UserCStr, to: UserPtr<Statfs>) -> Result<(), Errno> {
-    let statfs = task
-        .kernel
-        .vfs()
-        .statfs(&target(task, CWD, path, FOLLOW)?)?;
+    let statfs = task.vfs().statfs(&target(task, CWD, path, FOLLOW)?)?;
     task.mm().put(to, &statfs)
 }
 
 fn fstatfs(task: &Arc<Task>, fd: Fd, to: UserPtr<Statfs>) -> Result<(), Errno> {
     let file = task.files().get(fd.0)?;
-    let statfs = task.kernel.vfs().statfs(&Target::from(&*file))?;
+    let statfs = task.vfs().statfs(&Target::from(&*file))?;
     task.mm().put(to, &statfs)
 }
 
@@ -422,7 +412,7 @@ fn get_of(
     size: usize,
 ) -> Result<usize, Errno> {
     let name = xattr_name(task, name)?;
-    let value = task.kernel.vfs().xattr(&task.creds(), target, &name)?;
+    let value = task.vfs().xattr(&task.creds(), target, &name)?;
     give(task, &value, to, size)
 }
 
@@ -474,8 +464,7 @@ fn set_of(
         return Err(Errno::E2BIG);
     }
     let value = task.mm().get_bytes(value)?;
-    task.kernel
-        .vfs()
+    task.vfs()
         .set_xattr(&task.creds(), target, &name, &value, how)
 }
 
@@ -531,7 +520,7 @@ fn fsetxattr(
 }
 
 fn list_of(task: &Arc<Task>, target: &Target, to: u64, size: usize) -> Result<usize, Errno> {
-    let list = task.kernel.vfs().xattrs(&task.creds(), target)?;
+    let list = task.vfs().xattrs(&task.creds(), target)?;
     give(task, &list, to, size)
 }
 
@@ -549,7 +538,7 @@ fn flistxattr(task: &Arc<Task>, fd: Fd, to: u64, size: usize) -> Result<usize, E
 
 fn remove_of(task: &Arc<Task>, target: &Target, name: UserCStr) -> Result<(), Errno> {
     let name = xattr_name(task, name)?;
-    task.kernel.vfs().remove_xattr(&task.creds(), target, &name)
+    task.vfs().remove_xattr(&task.creds(), target, &name)
 }
 
 fn removexattr(task: &Arc<Task>, path: UserCStr, name: UserCStr) -> Result<(), Errno> {

@@ -81,7 +81,7 @@ pub(super) fn open_with(
     let file = match state {
         CallState::Opening(file) => Arc::clone(file),
         _ => match with_path(task, dirfd, path, |cx, path| {
-            task.kernel.vfs().open(cx, path, flags, mode, resolve)
+            task.vfs().open(cx, path, flags, mode, resolve)
         }) {
             Ok(file) => file,
             Err(error) => return Step::Done(Err(error)),
@@ -280,7 +280,7 @@ fn memfd_create(task: &Arc<Task>, name: UserCStr, flags: u32) -> Result<i32, Err
     }
     let name = task.mm().get_cstr(name, 249)?.ok_or(Errno::EINVAL)?;
     let creds = task.creds();
-    let (fs, mount) = task.kernel.unseen();
+    let (fs, mount) = task.container().unseen();
     let sealable = flags & (ALLOW_SEALING | NOEXEC_SEAL) != 0;
     let file = tmpfs::memfd(mount, fs, &name, sealable, (creds.uid.fs, creds.gid.fs))?;
     if flags & NOEXEC_SEAL != 0 {

@@ -167,8 +167,7 @@ pub(super) fn capget(
     let creds = if pid == 0 {
         task.creds()
     } else {
-        task.kernel
-            .tree()
+        task.tree()
             .lock()
             .tasks
             .get(&pid)

@@ -220,7 +220,7 @@ impl Transfer<'_> {
             return Err(Errno::EPERM);
         }
         let pid = u32::try_from(claimed.pid).map_err(|_| Errno::ESRCH)?;
-        if own || self.task.kernel.tree().lock().tasks.contains_key(&pid) {
+        if own || self.task.tree().lock().tasks.contains_key(&pid) {
             Ok(())
         } else {
             Err(Errno::ESRCH)

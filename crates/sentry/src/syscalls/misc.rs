@@ -16,12 +16,15 @@ pub(super) const VERSION: &str = crate::fs::proc::VERSION;
 
 pub(super) fn uname(task: &Arc<Task>, to: UserPtr<[u8; 390]>) -> Result<(), Errno> {
     let mut out = [0; 390];
-    let host = task.kernel.hostname.lock().clone();
-    let domain = task.kernel.domainname.lock().clone();
-    for (field, text) in out
-        .chunks_exact_mut(65)
-        .zip(["Linux", &host, RELEASE, VERSION, "x86_64", &domain])
-    {
+    let names = task.namespaces().uts.names();
+    for (field, text) in out.chunks_exact_mut(65).zip([
+        "Linux",
+        &names.host,
+        RELEASE,
+        VERSION,
+        "x86_64",
+        &names.domain,
+    ]) {
         let len = text.len().min(64);
         field[..len].copy_from_slice(&text.as_bytes()[..len]);
     }
@@ -42,13 +45,13 @@ fn new_name(task: &Arc<Task>, from: u64, len: i32) -> Result<String, Errno> {
 
 pub(super) fn sethostname(task: &Arc<Task>, from: u64, len: i32) -> Result<(), Errno> {
     let name = new_name(task, from, len)?;
-    *task.kernel.hostname.lock() = name;
+    task.namespaces().uts.change(|names| names.host = name);
     Ok(())
 }
 
 pub(super) fn setdomainname(task: &Arc<Task>, from: u64, len: i32) -> Result<(), Errno> {
     let name = new_name(task, from, len)?;
-    *task.kernel.domainname.lock() = name;
+    task.namespaces().uts.change(|names| names.domain = name);
     Ok(())
 }
 
@@ -75,9 +78,9 @@ pub(super) struct Sysinfo {
 pub(super) fn sysinfo(task: &Arc<Task>, to: UserPtr<Sysinfo>) -> Result<(), Errno> {
     let kernel = &task.kernel;
     let up = kernel.clocks().now(Clock::Boottime);
-    let procs = kernel.tree().lock().tasks.len();
-    let total = kernel.limits().memory;
-    let shared = kernel.mm().memory.used();
+    let procs = task.tree().lock().tasks.len();
+    let total = task.container().limits().memory;
+    let shared = task.container().mm().memory.used();
     let info = Sysinfo {
         // Rounded up to the second, as Linux does.
         uptime: (up + 999_999_999) / 1_000_000_000,
@@ -138,8 +141,7 @@ fn named(task: &Arc<Task>, pid: i32) -> Result<Arc<Task>, Errno> {
         return Ok(Arc::clone(task));
     }
     let pid = u32::try_from(pid).map_err(|_| Errno::EINVAL)?;
-    task.kernel
-        .tree()
+    task.tree()
         .lock()
         .tasks
         .get(&pid)
@@ -154,7 +156,7 @@ pub(super) fn sched_getaffinity(
     to: UserPtr<u8>,
 ) -> Result<usize, Errno> {
     named(task, pid).map_err(|_| Errno::ESRCH)?;
-    let cpus = task.kernel.limits().cpus.clamp(1, 1024);
+    let cpus = task.container().limits().cpus.clamp(1, 1024);
     let need = (cpus as usize).div_ceil(64) * 8;
     if size < need || !size.is_multiple_of(8) {
         return Err(Errno::EINVAL);
@@ -174,7 +176,7 @@ pub(super) fn sched_setaffinity(
     from: UserPtr<u8>,
 ) -> Result<(), Errno> {
     named(task, pid).map_err(|_| Errno::ESRCH)?;
-    let cpus = task.kernel.limits().cpus.clamp(1, 1024) as usize;
+    let cpus = task.container().limits().cpus.clamp(1, 1024) as usize;
     let mask = task.mm().get_bytes(abi::UserSlice {
         addr: from.addr(),
         len: size.min(128),

@@ -14,6 +14,7 @@ mod memory;
 mod message;
 mod misc;
 mod names;
+mod namespaces;
 mod poll;
 mod process;
 mod signal;
@@ -26,16 +27,19 @@ use std::sync::Arc;
 
 use abi::Errno;
 
+use crate::container::ContainerId;
 use crate::task::run::Call;
 use crate::task::{CallState, Step, Task};
 
 thread_local! {
-    static CURRENT: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
+    static CURRENT: core::cell::Cell<Option<(ContainerId, u32)>> = const { core::cell::Cell::new(None) };
 }
 
-/// The number of the task whose call this worker serves; 0 for none. For the few files that are what they are by who reads them (`/proc/self`).
-pub(crate) fn current() -> u32 {
-    CURRENT.get()
+/// The number of the task whose call this worker serves, where it is of this container. For the few files that are what they are by who reads them
+/// (`/proc/self`).
+pub(crate) fn current(container: ContainerId) -> Option<u32> {
+    let (of, tid) = CURRENT.get()?;
+    (of == container).then_some(tid)
 }
 
 /// Whether a call's results may wait in the window until it is answered: those that are for the caller alone. Not so where another
@@ -79,7 +83,7 @@ pub(crate) fn defers_results(number: u32) -> bool {
 
 /// Calls the handler of a task's call.
 pub(crate) fn dispatch(task: &Arc<Task>, call: &mut Call) -> Step {
-    CURRENT.set(task.tid());
+    CURRENT.set(Some((task.container().id(), task.tid())));
     let Some(row) = table::row(call.number) else {
         task.kernel.log_unimplemented(call.number);
         if task.kernel.strace {

@@ -104,29 +104,25 @@ fn mkdir(task: &Arc<Task>, path: UserCStr, mode: u32) -> Result<(), Errno> {
 
 fn mkdirat(task: &Arc<Task>, dirfd: Fd, path: UserCStr, mode: u32) -> Result<(), Errno> {
     with_path(task, dirfd, path, |cx, path| {
-        task.kernel.vfs().mkdir(cx, path, mode)
+        task.vfs().mkdir(cx, path, mode)
     })
 }
 
 fn rmdir(task: &Arc<Task>, path: UserCStr) -> Result<(), Errno> {
-    with_path(task, CWD, path, |cx, path| {
-        task.kernel.vfs().rmdir(cx, path)
-    })
+    with_path(task, CWD, path, |cx, path| task.vfs().rmdir(cx, path))
 }
 
 fn unlink(task: &Arc<Task>, path: UserCStr) -> Result<(), Errno> {
-    with_path(task, CWD, path, |cx, path| {
-        task.kernel.vfs().unlink(cx, path)
-    })
+    with_path(task, CWD, path, |cx, path| task.vfs().unlink(cx, path))
 }
 
 fn unlinkat(task: &Arc<Task>, dirfd: Fd, path: UserCStr, flags: u32) -> Result<(), Errno> {
     let flags = at_flags(flags, AtFlags::REMOVEDIR)?;
     with_path(task, dirfd, path, |cx, path| {
         if flags.contains(AtFlags::REMOVEDIR) {
-            task.kernel.vfs().rmdir(cx, path)
+            task.vfs().rmdir(cx, path)
         } else {
-            task.kernel.vfs().unlink(cx, path)
+            task.vfs().unlink(cx, path)
         }
     })
 }
@@ -158,7 +154,7 @@ fn renameat2(
         task,
         (from_dir, from),
         (to_dir, to),
-        |from_cx, from, to_cx, to| task.kernel.vfs().rename(from_cx, from, to_cx, to, flags),
+        |from_cx, from, to_cx, to| task.vfs().rename(from_cx, from, to_cx, to, flags),
     )
 }
 
@@ -179,7 +175,7 @@ fn linkat(
         task,
         (from_dir, from),
         (to_dir, to),
-        |from_cx, from, to_cx, to| task.kernel.vfs().link(from_cx, from, to_cx, to, flags),
+        |from_cx, from, to_cx, to| task.vfs().link(from_cx, from, to_cx, to, flags),
     )
 }
 
@@ -190,7 +186,7 @@ fn symlink(task: &Arc<Task>, target: UserCStr, path: UserCStr) -> Result<(), Err
 fn symlinkat(task: &Arc<Task>, target: UserCStr, dirfd: Fd, path: UserCStr) -> Result<(), Errno> {
     let target = task.mm().get_path(target)?;
     with_path(task, dirfd, path, |cx, path| {
-        task.kernel.vfs().symlink(cx, &target, path)
+        task.vfs().symlink(cx, &target, path)
     })
 }
 
@@ -200,7 +196,7 @@ fn mknod(task: &Arc<Task>, path: UserCStr, mode: u32, dev: u32) -> Result<(), Er
 
 fn mknodat(task: &Arc<Task>, dirfd: Fd, path: UserCStr, mode: u32, dev: u32) -> Result<(), Errno> {
     with_path(task, dirfd, path, |cx, path| {
-        task.kernel.vfs().mknod(cx, path, mode, u64::from(dev))
+        task.vfs().mknod(cx, path, mode, u64::from(dev))
     })
 }
 
@@ -219,9 +215,7 @@ fn readlinkat(
         .ok()
         .filter(|size| *size > 0)
         .ok_or(Errno::EINVAL)?;
-    let target = with_path(task, dirfd, path, |cx, path| {
-        task.kernel.vfs().readlink(cx, path)
-    })?;
+    let target = with_path(task, dirfd, path, |cx, path| task.vfs().readlink(cx, path))?;
     let len = target.len().min(size);
     task.mm().write(to.addr(), &target[..len])?;
     Ok(len)
@@ -286,7 +280,7 @@ fn getdents(task: &Arc<Task>, fd: Fd, to: u64, size: u32) -> Result<usize, Errno
 }
 
 fn getcwd(task: &Arc<Task>, to: UserPtr<u8>, size: usize) -> Result<usize, Errno> {
-    let mut path = task.kernel.vfs().getcwd(&task.fs())?;
+    let mut path = task.vfs().getcwd(&task.fs())?;
     path.push(0);
     if path.len() > size {
         return Err(Errno::ERANGE);
@@ -296,20 +290,16 @@ fn getcwd(task: &Arc<Task>, to: UserPtr<u8>, size: usize) -> Result<usize, Errno
 }
 
 fn chdir(task: &Arc<Task>, path: UserCStr) -> Result<(), Errno> {
-    with_path(task, CWD, path, |cx, path| {
-        task.kernel.vfs().chdir(cx, path)
-    })
+    with_path(task, CWD, path, |cx, path| task.vfs().chdir(cx, path))
 }
 
 fn fchdir(task: &Arc<Task>, fd: Fd) -> Result<(), Errno> {
     let file = task.files().get(fd.0)?;
-    task.kernel.vfs().fchdir(&task.fs(), &task.creds(), &file)
+    task.vfs().fchdir(&task.fs(), &task.creds(), &file)
 }
 
 fn chroot(task: &Arc<Task>, path: UserCStr) -> Result<(), Errno> {
-    with_path(task, CWD, path, |cx, path| {
-        task.kernel.vfs().chroot(cx, path)
-    })
+    with_path(task, CWD, path, |cx, path| task.vfs().chroot(cx, path))
 }
 
 fn umask(task: &Arc<Task>, mask: u32) -> Result<u32, Errno> {
@@ -335,7 +325,7 @@ fn mount(
         flags
     };
     let kept = MountFlags::from_bits_truncate(flags);
-    let vfs = task.kernel.vfs();
+    let vfs = task.vfs();
     let mm = task.mm();
     let optional = |text: UserCStr| {
         if text.0 == 0 {
@@ -371,7 +361,7 @@ fn mount(
             return Err(Errno::EPERM);
         }
         let data = optional(data)?;
-        let fs = crate::fs::root::new_file_system(&task.kernel, &kind, &data)?;
+        let fs = crate::fs::root::new_file_system(task.container(), &kind, &data)?;
         vfs.mount(
             &crate::vfs::Mount::of(fs, kept, &String::from_utf8_lossy(&source)),
             place,
@@ -390,7 +380,7 @@ fn umount2(task: &Arc<Task>, target: UserCStr, flags: u32) -> Result<(), Errno> 
         if !cx.creds.has(abi::cap::Cap::SYS_ADMIN) {
             return Err(Errno::EPERM);
         }
-        let vfs = task.kernel.vfs();
+        let vfs = task.vfs();
         let place = vfs.resolve(cx, path, flags & NOFOLLOW == 0, ResolveFlags::empty())?;
         vfs.umount(&place, flags & DETACH != 0)
     })

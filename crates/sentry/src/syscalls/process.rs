@@ -280,7 +280,7 @@ fn exec_request(
         creds: &creds,
         dirfd: dir,
     };
-    let file = task.kernel.vfs().open_exec(&context, &path, flags)?;
+    let file = task.vfs().open_exec(&context, &path, flags)?;
     Ok(ExecRequest {
         path: name,
         file: Some(file),
@@ -410,7 +410,6 @@ pub(super) fn gettid(task: &Arc<Task>) -> Result<u32, Errno> {
 
 pub(super) fn getppid(task: &Arc<Task>) -> Result<u32, Errno> {
     Ok(task
-        .kernel
         .tree()
         .lock()
         .process(task.process.pid)
@@ -428,7 +427,7 @@ fn target(task: &Arc<Task>, pid: i32) -> Result<u32, Errno> {
 
 pub(super) fn getpgid(task: &Arc<Task>, pid: i32) -> Result<u32, Errno> {
     let pid = target(task, pid).map_err(|_| Errno::ESRCH)?;
-    Ok(task.kernel.tree().lock().process(pid)?.group)
+    Ok(task.tree().lock().process(pid)?.group)
 }
 
 pub(super) fn getpgrp(task: &Arc<Task>) -> Result<u32, Errno> {
@@ -437,7 +436,7 @@ pub(super) fn getpgrp(task: &Arc<Task>) -> Result<u32, Errno> {
 
 pub(super) fn getsid(task: &Arc<Task>, pid: i32) -> Result<u32, Errno> {
     let pid = target(task, pid).map_err(|_| Errno::ESRCH)?;
-    Ok(task.kernel.tree().lock().process(pid)?.session)
+    Ok(task.tree().lock().process(pid)?.session)
 }
 
 pub(super) fn setpgid(task: &Arc<Task>, pid: i32, group: i32) -> Result<(), Errno> {
@@ -448,7 +447,7 @@ pub(super) fn setpgid(task: &Arc<Task>, pid: i32, group: i32) -> Result<(), Errn
     } else {
         u32::try_from(group).map_err(|_| Errno::EINVAL)?
     };
-    let mut tree = task.kernel.tree().lock();
+    let mut tree = task.tree().lock();
     let my_session = tree.process(me)?.session;
     let node = tree.process(pid)?;
     if pid != me {
@@ -473,7 +472,7 @@ pub(super) fn setpgid(task: &Arc<Task>, pid: i32, group: i32) -> Result<(), Errn
 
 pub(super) fn setsid(task: &Arc<Task>) -> Result<u32, Errno> {
     let me = task.process.pid;
-    let mut tree = task.kernel.tree().lock();
+    let mut tree = task.tree().lock();
     if tree.nodes.values().any(|node| node.group == me) {
         return Err(Errno::EPERM);
     }
@@ -507,8 +506,7 @@ pub(super) fn get_robust_list(
         Arc::clone(task)
     } else {
         let tid = u32::try_from(tid).map_err(|_| Errno::ESRCH)?;
-        task.kernel
-            .tree()
+        task.tree()
             .lock()
             .tasks
             .get(&tid)
@@ -637,7 +635,7 @@ fn limit_target(task: &Arc<Task>, pid: i32) -> Result<Arc<crate::task::Process>,
         return Ok(Arc::clone(&task.process));
     }
     let pid = u32::try_from(pid).map_err(|_| Errno::ESRCH)?;
-    let process = Arc::clone(&task.kernel.tree().lock().process(pid)?.process);
+    let process = Arc::clone(&task.tree().lock().process(pid)?.process);
     let other = process.any_thread().ok_or(Errno::ESRCH)?.creds();
     let mine = task.creds();
     if mine.uid.real != other.uid.real && !mine.has(Cap::SYS_RESOURCE) {
@@ -724,19 +722,4 @@ pub(super) fn times(task: &Arc<Task>, to: UserPtr<[i64; 4]>) -> Result<usize, Er
     task.mm().put_opt(to, &[own, 0, children, 0])?;
     let now = task.kernel.clocks().now(Clock::Boottime);
     usize::try_from(now / 10_000_000).map_err(|_| Errno::EOVERFLOW)
-}
-
-pub(super) fn unshare(task: &Arc<Task>, flags: u64) -> Result<(), Errno> {
-    let flags = CloneFlags::from_bits(flags).ok_or(Errno::EINVAL)?;
-    let here = CloneFlags::FILES | CloneFlags::FS | CloneFlags::SYSVSEM;
-    if !here.contains(flags) {
-        return Err(Errno::EPERM);
-    }
-    if flags.contains(CloneFlags::FILES) {
-        task.set_files(task.files().fork());
-    }
-    if flags.contains(CloneFlags::FS) {
-        task.set_fs(task.fs().fork());
-    }
-    Ok(())
 }

@@ -232,7 +232,7 @@ fn may_signal(task: &Task, target: &Arc<Process>, signal: Option<Signal>) -> Res
         return Ok(());
     }
     if signal == Some(Signal::SIGCONT) {
-        let tree = task.kernel.tree().lock();
+        let tree = task.tree().lock();
         if tree.process(task.process.pid)?.session == tree.process(target.pid)?.session {
             return Ok(());
         }
@@ -247,7 +247,7 @@ fn from_caller(task: &Task, signal: Signal, code: i32) -> SigInfo {
 pub(super) fn kill(task: &Arc<Task>, pid: i32, signal: SignalNumber) -> Result<(), Errno> {
     let signal = signal.optional()?;
     let targets: Vec<Arc<Process>> = {
-        let tree = task.kernel.tree().lock();
+        let tree = task.tree().lock();
         match pid {
             i32::MIN => return Err(Errno::ESRCH),
             -1 => tree
@@ -285,7 +285,7 @@ pub(super) fn kill(task: &Arc<Task>, pid: i32, signal: SignalNumber) -> Result<(
     let mut result = Err(Errno::EPERM);
     for target in targets {
         let sent = may_signal(task, &target, signal).and_then(|()| match signal {
-            Some(signal) => target.send(&task.kernel, from_caller(task, signal, SI_USER)),
+            Some(signal) => target.send(from_caller(task, signal, SI_USER)),
             None => Ok(()),
         });
         if pid > 0 || sent.is_ok() {
@@ -307,7 +307,6 @@ fn to_thread(
         .filter(|tid| *tid > 0)
         .ok_or(Errno::EINVAL)?;
     let target = task
-        .kernel
         .tree()
         .lock()
         .tasks
@@ -367,10 +366,10 @@ pub(super) fn rt_sigqueueinfo(
 ) -> Result<(), Errno> {
     let pid = u32::try_from(pid).map_err(|_| Errno::ESRCH)?;
     let queued = queued(task, signal, info, pid == task.process.pid)?;
-    let target = Arc::clone(&task.kernel.tree().lock().process(pid)?.process);
+    let target = Arc::clone(&task.tree().lock().process(pid)?.process);
     may_signal(task, &target, queued.map(|(signal, _)| signal))?;
     match queued {
-        Some((_, info)) => target.send(&task.kernel, info),
+        Some((_, info)) => target.send(info),
         None => Ok(()),
     }
 }

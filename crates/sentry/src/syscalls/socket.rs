@@ -122,7 +122,8 @@ fn asked(
 
 fn socket(task: &Arc<Task>, family: i32, kind: i32, protocol: i32) -> Result<i32, Errno> {
     let (kind, flags, cloexec) = asked(task, family, kind, protocol)?;
-    let file = UnixSocket::new(&task.kernel.unix, kind, identity(task)).open(&task.creds(), flags);
+    let file = UnixSocket::new(task.namespaces().net.unix(), kind, identity(task))
+        .open(&task.creds(), flags);
     task.files()
         .insert(file, cloexec, 0, task.limit(Resource::Nofile))
 }
@@ -140,7 +141,7 @@ fn socketpair(
     let (first, second) = (files.reserve(limit)?, files.reserve(limit)?);
     task.mm().put(to, &[first.fd(), second.fd()])?;
     let creds = task.creds();
-    let (a, b) = UnixSocket::pair(&task.kernel.unix, kind, &identity(task));
+    let (a, b) = UnixSocket::pair(task.namespaces().net.unix(), kind, &identity(task));
     first.fill(a.open(&creds, flags), cloexec);
     second.fill(b.open(&creds, flags), cloexec);
     Ok(())
@@ -163,11 +164,11 @@ fn bind(task: &Arc<Task>, fd: Fd, address: u64, len: i32) -> Result<(), Errno> {
         Given::Unnamed => socket.bind_any(),
         Given::Abstract(name) => socket.bind_abstract(&name),
         Given::Path(path) => {
-            let made = at_path(task, |cx| task.kernel.vfs().bind_socket(cx, &path, 0o777))?;
+            let made = at_path(task, |cx| task.vfs().bind_socket(cx, &path, 0o777))?;
             let bound = socket.bind_file(made.key(), &path);
             if bound.is_err() {
                 // The file comes first (bind(2) says EADDRINUSE rather than EINVAL), and goes again where the socket had an address.
-                let _ = at_path(task, |cx| task.kernel.vfs().unlink(cx, &path));
+                let _ = at_path(task, |cx| task.vfs().unlink(cx, &path));
             }
             bound
         }
@@ -253,7 +254,7 @@ pub(super) fn find(
         Given::Unnamed => Err(Errno::EINVAL),
         Given::Abstract(name) => socket.find_abstract(&name),
         Given::Path(path) => {
-            let key = at_path(task, |cx| task.kernel.vfs().find_socket(cx, &path))?;
+            let key = at_path(task, |cx| task.vfs().find_socket(cx, &path))?;
             socket.find_file(key)
         }
     }

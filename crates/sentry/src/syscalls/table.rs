@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{futex, identity, memory, misc, process, signal, time};
+use super::{futex, identity, memory, misc, namespaces, process, signal, time};
 use crate::task::{CallState, Step, Task};
 use abi::Errno;
 
@@ -75,8 +75,8 @@ pub(super) use rows;
 
 rows! {
     // Processes.
-    clone => full (process::clone);
-    clone3 => partial (process::clone3) ("no set_tid, no cgroup, no pidfd");
+    clone => partial (process::clone) ("of namespaces CLONE_NEWUTS alone, the rest is EPERM");
+    clone3 => partial (process::clone3) ("no set_tid, no cgroup, no pidfd; of namespaces CLONE_NEWUTS alone, the rest is EPERM");
     fork => full (process::fork);
     vfork => full (process::vfork);
     execve => full (process::execve);
@@ -103,7 +103,8 @@ rows! {
     setrlimit => full (process::setrlimit);
     getrusage => partial (process::getrusage) ("processor time, all of it user time; no page faults or switches");
     times => partial (process::times) ("processor time is all user time");
-    unshare => partial (process::unshare) ("CLONE_FILES and CLONE_FS; no namespaces");
+    unshare => partial (namespaces::unshare) ("CLONE_FILES, CLONE_FS, CLONE_NEWUTS; other namespaces are EPERM");
+    setns => partial (namespaces::setns) ("UTS namespaces; those of other kinds only where the caller is in them, mount namespaces never (EPERM)");
 
     // Memory.
     mmap => partial (memory::mmap) ("MAP_HUGETLB is refused, MAP_POPULATE and MAP_LOCKED do not touch pages");

@@ -72,7 +72,7 @@ fn read(task: &Arc<Task>, id: i32) -> Result<i64, Errno> {
             } else if number == 0 || number == task.tid() {
                 cpu(task.process.cpu_time())
             } else {
-                let of = (task.kernel.tree().lock().process(number))
+                let of = (task.tree().lock().process(number))
                     .map(|node| Arc::clone(&node.process))
                     .map_err(|_| Errno::EINVAL)?;
                 cpu(of.cpu_time())
@@ -86,7 +86,7 @@ pub(super) fn clock_gettime(task: &Arc<Task>, id: i32, to: UserPtr<Timespec>) ->
     // The host's vDSO asks for the host's time: what called it adjusts that.
     let raw = reading(id).filter(|_| {
         let rip = task.thread().map_or(0, |thread| thread.rip());
-        task.kernel.platform().in_host_vdso(rip)
+        task.container().platform().in_host_vdso(rip)
     });
     let now = match raw {
         Some(clock) => clock.of_host(),

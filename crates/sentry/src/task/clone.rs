@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
+use abi::cap::Cap;
 use abi::signal::{SigSet, Signal};
 use abi::{Errno, UserPtr};
 use bitflags::bitflags;
@@ -12,8 +13,10 @@ use super::call::{CallState, OnSignal, Step, Wait};
 use super::run::Run;
 use super::signal::{Handlers, Pending, RealTimer};
 use super::{Limits, Process, SignalState, Task};
+use crate::container::Container;
 use crate::kernel::Kernel;
 use crate::mm::Mm;
+use crate::namespace::Namespaces;
 use crate::sync::{EventMask, Mutex, RwLock, WaitQueue};
 use crate::task::credentials::Credentials;
 use crate::vfs::{FdTable, FsContext};
@@ -72,6 +75,10 @@ bitflags! {
         const IO = 0x8000_0000;
         /// `CLONE_CLEAR_SIGHAND` (clone3(2))
         const CLEAR_SIGHAND = 0x1_0000_0000;
+
+        /// Kinds of namespaces of which a container has one for good.
+        const NOT_OFFERED = Self::NEWNS.bits() | Self::NEWCGROUP.bits() | Self::NEWIPC.bits() | Self::NEWUSER.bits()
+            | Self::NEWPID.bits() | Self::NEWNET.bits();
     }
 }
 
@@ -98,18 +105,21 @@ pub(crate) struct Parts {
     pub(crate) files: Arc<FdTable>,
     pub(crate) fs: Arc<FsContext>,
     pub(crate) creds: Arc<Credentials>,
+    pub(crate) namespaces: Arc<Namespaces>,
     pub(crate) signals: SignalState,
 }
 
 impl Process {
     pub(crate) fn new(
         kernel: &Arc<Kernel>,
+        container: &Arc<Container>,
         pid: u32,
         limits: Limits,
         handlers: Arc<Mutex<Handlers, crate::sync::order::SigHandlers>>,
     ) -> Arc<Process> {
-        Arc::new(Process {
+        Arc::new_cyclic(|process| Process {
             pid,
+            container: Arc::clone(container),
             handlers: RwLock::new(handlers),
             pending: Mutex::new(Pending::default()),
             limits: Mutex::new(limits),
@@ -124,7 +134,7 @@ impl Process {
             guest_of_space: AtomicBool::new(false),
             children_cpu: AtomicU64::new(0),
             started: kernel.clocks().now(crate::time::Clock::Boottime),
-            real_timer: RealTimer::new(kernel, pid),
+            real_timer: RealTimer::new(kernel, process),
             timers: super::posix_timers::PosixTimers::default(),
             execed: AtomicBool::new(false),
             dumpable: AtomicU8::new(1),
@@ -157,6 +167,7 @@ impl Task {
             files: RwLock::new(parts.files),
             fs: RwLock::new(parts.fs),
             creds: RwLock::new(parts.creds),
+            namespaces: RwLock::new(parts.namespaces),
             pending: Mutex::new(Pending::default()),
             blocked: Mutex::new(parts.signals),
             attention: AtomicBool::new(false),
@@ -188,7 +199,6 @@ impl Task {
 
     fn wait_for_vfork(&self, child: u32) -> Step {
         let process = self
-            .kernel
             .tree()
             .lock()
             .process(child)
@@ -203,17 +213,10 @@ impl Task {
 
     fn make_child(self: &Arc<Self>, args: &CloneArgs) -> Result<u32, Errno> {
         let flags = args.flags;
-        let namespaces = CloneFlags::NEWNS
-            | CloneFlags::NEWCGROUP
-            | CloneFlags::NEWUTS
-            | CloneFlags::NEWIPC
-            | CloneFlags::NEWUSER
-            | CloneFlags::NEWPID
-            | CloneFlags::NEWNET;
-        if flags.intersects(namespaces) {
-            // Namespaces below the container's own are not offered.
+        if flags.intersects(CloneFlags::NOT_OFFERED) {
             return Err(Errno::EPERM);
         }
+        let namespaces = self.namespaces_for(flags)?;
         let thread = flags.contains(CloneFlags::THREAD);
         if (thread && !flags.contains(CloneFlags::SIGHAND))
             || (flags.contains(CloneFlags::SIGHAND) && !flags.contains(CloneFlags::VM))
@@ -229,23 +232,36 @@ impl Task {
         if !host_thread.is_full() {
             return Err(Errno::EAGAIN);
         }
-        let kernel = &self.kernel;
-        let limit = kernel
+        let limit = self
+            .container()
             .limits()
             .pids
             .min(u32::try_from(self.limit(super::Resource::Nproc)).unwrap_or(u32::MAX));
-        let tid = kernel.tree().lock().reserve(limit)?;
-        let made = self.start_child(args, tid, host_thread.as_ref());
+        let tid = self.tree().lock().reserve(limit)?;
+        let made = self.start_child(args, tid, namespaces, host_thread.as_ref());
         if made.is_err() {
-            kernel.tree().lock().give_back();
+            self.tree().lock().give_back();
         }
         made.map(|()| tid)
+    }
+
+    /// The namespaces that `CLONE_NEW*` ask for, beside those it is in: EPERM without CAP_SYS_ADMIN.
+    pub fn namespaces_for(&self, flags: CloneFlags) -> Result<Arc<Namespaces>, Errno> {
+        let own = self.namespaces();
+        if !flags.contains(CloneFlags::NEWUTS) {
+            return Ok(own);
+        }
+        if !self.creds().has(Cap::SYS_ADMIN) {
+            return Err(Errno::EPERM);
+        }
+        Ok(own.with_new_uts(self.kernel.namespace_ids()))
     }
 
     fn start_child(
         self: &Arc<Self>,
         args: &CloneArgs,
         tid: u32,
+        namespaces: Arc<Namespaces>,
         host_thread: &dyn platform::Thread,
     ) -> Result<(), Errno> {
         let flags = args.flags;
@@ -265,7 +281,7 @@ impl Task {
                 Arc::new(Mutex::new(copy))
             };
             let limits = *self.process.limits.lock();
-            let process = Process::new(kernel, tid, limits, handlers);
+            let process = Process::new(kernel, self.container(), tid, limits, handlers);
             process
                 .exit_signal
                 .store(args.exit_signal, Ordering::Relaxed);
@@ -320,6 +336,7 @@ impl Task {
                 self.fs().fork()
             },
             creds: self.creds(),
+            namespaces,
             signals: SignalState {
                 mask: signals.mask,
                 saved: None,
@@ -339,15 +356,15 @@ impl Task {
             *task.thread.write() = Some(Arc::clone(&host));
             process.threads.lock().push(Arc::clone(task));
             let parent = if flags.contains(CloneFlags::PARENT) {
-                let tree = kernel.tree().lock();
+                let tree = self.tree().lock();
                 tree.process(self.process.pid)
                     .map_or((0, 0), |node| (node.parent, node.parent_tid))
             } else {
                 (self.process.pid, self.tid())
             };
-            kernel.tree().lock().enter(task, Some(parent));
+            self.tree().lock().enter(task, Some(parent));
             task.run.set_guest();
-            kernel.register(host.context(), task);
+            self.container().register(host.context(), task);
         };
         if flags.contains(CloneFlags::VM) {
             if flags.contains(CloneFlags::CHILD_SETTID) {
@@ -397,7 +414,7 @@ impl Task {
         let context = host.context();
         *self.thread.write() = Some(host);
         self.run.set_guest();
-        self.kernel.register(context, self);
+        self.container().register(context, self);
     }
 
     /// Enters the first task of a process in its list of threads.

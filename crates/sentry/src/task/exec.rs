@@ -39,8 +39,7 @@ impl Task {
                 creds: &creds,
                 dirfd: None,
             };
-            self.kernel
-                .vfs()
+            self.vfs()
                 .open_exec(&context, path, abi::fs::AtFlags::empty())
         };
         let name = request
@@ -179,7 +178,7 @@ impl Task {
         self.process.past_cpu.fetch_add(used, Ordering::Relaxed);
         // A vfork child: the old host thread stays with the parent's address space, for its next thread.
         let local = kernel.local_numbers(self.process.pid, self.tid());
-        kernel.unregister(thread.context());
+        self.container().unregister(thread.context());
         thread.retire(guest.then_some(used));
         old.leave(true);
         *self.mm.write() = Arc::clone(&mm);
@@ -198,7 +197,7 @@ impl Task {
         if self.is_leader() {
             return;
         }
-        let mut tree = self.kernel.tree().lock();
+        let mut tree = self.tree().lock();
         let gone = tree.tasks.remove(&self.tid());
         self.set_tid(self.process.pid);
         tree.tasks.insert(self.process.pid, Arc::clone(self));
@@ -216,8 +215,7 @@ impl Task {
                 creds: &creds,
                 dirfd: None,
             };
-            self.kernel
-                .vfs()
+            self.vfs()
                 .open_exec(&context, path, abi::fs::AtFlags::empty())
         };
         let name = request

@@ -122,7 +122,7 @@ impl Task {
         let used = self.count_time(host.as_deref(), rest == 0);
         let shared = mm.leave(rest == 0);
         if let Some(host) = host {
-            kernel.unregister(host.context());
+            self.container().unregister(host.context());
             // Where all of the process ends with its stub, nobody will want the thread again.
             if shared || (rest > 0 && self.process.ending().is_none()) {
                 host.retire(used);
@@ -136,7 +136,7 @@ impl Task {
             }
             self.finish_process();
         }
-        let mut tree = kernel.tree().lock();
+        let mut tree = self.tree().lock();
         let gone = tree.tasks.remove(&self.tid());
         drop(tree);
         drop(gone);
@@ -196,14 +196,14 @@ impl Task {
         process.real_timer.set(0, 0);
         process.delete_timers();
         process.release_vfork();
-        if process.pid == 1 {
-            kernel.shut_down(status);
+        if process.pid == crate::container::INIT {
+            kernel.end_container(self.container(), status);
         }
         let creds = self.creds();
         // What wait4(2) tells of it: with its own children that it waited for.
         let children = process.children_cpu.load(Ordering::Relaxed);
         let cpu = process.cpu_time().saturating_add(children);
-        let mut tree = kernel.tree().lock();
+        let mut tree = self.tree().lock();
         let Some(node) = tree.nodes.get_mut(&process.pid) else {
             return;
         };
@@ -271,7 +271,7 @@ impl Task {
         let unwanted = signal == Signal::SIGCHLD.raw()
             && (action.handler == SIG_IGN || action.flags & SA_NOCLDWAIT != 0);
         if unwanted {
-            let gone = kernel.tree().lock().reap(process.pid);
+            let gone = self.tree().lock().reap(process.pid);
             drop(gone);
         }
         if let Some(signal) = Signal::from_raw(u32::from(signal)) {
@@ -279,7 +279,7 @@ impl Task {
             let mut info = SigInfo::child(code, process.pid, creds.uid.real, value);
             info.signo = i32::from(signal.raw());
             // A parent that is ending itself hears nothing.
-            let _ = parent.send(kernel, info);
+            let _ = parent.send(info);
         }
         parent.child_changed.notify(EventMask::IN);
     }
@@ -301,7 +301,7 @@ impl Task {
 
     /// wait4(2), waitid(2): a child that changed, or a wait for one.
     pub fn wait_for(&self, which: WaitFor, options: WaitOptions) -> Result<Found, Step> {
-        let mut tree = self.kernel.tree().lock();
+        let mut tree = self.tree().lock();
         let me = self.process.pid;
         let group = tree.process(me).map_or(0, |node| node.group);
         let children: Vec<u32> = tree

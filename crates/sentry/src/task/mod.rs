@@ -35,13 +35,15 @@ use abi::signal::SigSet;
 use abi::{Errno, UserPtr};
 use platform::Thread;
 
+use crate::container::Container;
 use crate::kernel::Kernel;
 use crate::mm::Mm;
+use crate::namespace::Namespaces;
 use crate::sync::order::{
-    Credentials as CredentialsClass, Leaf, SigHandlers, SigPending, TaskState,
+    Credentials as CredentialsClass, Leaf, ProcessTree, SigHandlers, SigPending, TaskState,
 };
 use crate::sync::{Mutex, RwLock, WaitQueue};
-use crate::vfs::{FdTable, FsContext};
+use crate::vfs::{FdTable, FsContext, Vfs};
 use credentials::Credentials;
 use run::Run;
 use signal::{Handlers, Pending};
@@ -50,6 +52,8 @@ use signal::{Handlers, Pending};
 pub struct Process {
     /// Its number: that of its first thread.
     pub pid: u32,
+    /// Its container.
+    pub container: Arc<Container>,
     /// Signal handlers; shared by CLONE_SIGHAND.
     handlers: RwLock<Arc<Mutex<Handlers, SigHandlers>>, Leaf>,
     /// Signals for any of its threads.
@@ -106,6 +110,7 @@ pub struct Task {
     files: RwLock<Arc<FdTable>, Leaf>,
     fs: RwLock<Arc<FsContext>, Leaf>,
     creds: RwLock<Arc<Credentials>, Leaf>,
+    namespaces: RwLock<Arc<Namespaces>, Leaf>,
     /// Signals for this thread alone.
     pending: Mutex<Pending, SigPending>,
     /// What is blocked, and what else belongs to signals.
@@ -198,6 +203,32 @@ impl Task {
         drop(old);
     }
 
+    /// Its container.
+    pub fn container(&self) -> &Arc<Container> {
+        &self.process.container
+    }
+
+    /// Its namespaces.
+    pub fn namespaces(&self) -> Arc<Namespaces> {
+        Arc::clone(&self.namespaces.read())
+    }
+
+    /// Puts it into other namespaces (unshare(2), setns(2)).
+    pub fn set_namespaces(&self, namespaces: Arc<Namespaces>) {
+        let old = core::mem::replace(&mut *self.namespaces.write(), namespaces);
+        drop(old);
+    }
+
+    /// The tree of files of its mount namespace.
+    pub fn vfs(&self) -> Arc<Vfs> {
+        Arc::clone(self.namespaces.read().mount.vfs())
+    }
+
+    /// The processes of its PID namespace.
+    pub fn tree(&self) -> &Mutex<Tree, ProcessTree> {
+        self.process.tree()
+    }
+
     /// The host's side of the thread. ESRCH where it has none yet or any more.
     pub fn thread(&self) -> Result<Arc<dyn Thread>, Errno> {
         self.thread.read().clone().ok_or(Errno::ESRCH)
@@ -234,6 +265,11 @@ impl Task {
 }
 
 impl Process {
+    /// The processes of its PID namespace, which is its container's.
+    pub fn tree(&self) -> &Mutex<Tree, ProcessTree> {
+        self.container.namespaces().pid.tree()
+    }
+
     /// Its threads that have not ended, the first of them first.
     pub fn threads(&self) -> Vec<Arc<Task>> {
         self.threads.lock().clone()

@@ -253,7 +253,7 @@ impl PosixTimer {
     }
 
     /// Whether the signal is queued now; not where it is ignored, or nobody is there to take it.
-    fn tell(&self, kernel: &Kernel, setting: u32) -> bool {
+    fn tell(&self, setting: u32) -> bool {
         let info = |signal: Signal| {
             let mut info = SigInfo::new(signal, SI_TIMER);
             info.fields[0] = u64::from(self.id.unsigned_abs());
@@ -266,7 +266,7 @@ impl PosixTimer {
             Notify::Process(signal) => self
                 .process
                 .upgrade()
-                .map(|process| process.post(kernel, info(*signal))),
+                .map(|process| process.post(info(*signal))),
             Notify::Thread(signal, task) => task.upgrade().map(|task| task.post(info(*signal))),
         };
         matches!(sent, Some(Ok(true)))
@@ -287,7 +287,7 @@ impl OnTime for PosixTimer {
         state.queued = true;
         let setting = state.setting;
         drop(state);
-        if self.tell(&kernel, setting) {
+        if self.tell(setting) {
             return;
         }
         let mut state = self.state.lock();

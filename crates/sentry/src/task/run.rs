@@ -602,7 +602,7 @@ impl Task {
         if action.handler == SIG_DFL {
             match default_action(signal) {
                 DefaultAction::Ignore | DefaultAction::Continue => {}
-                DefaultAction::Stop => self.process.stop(&self.kernel, signal),
+                DefaultAction::Stop => self.process.stop(signal),
                 DefaultAction::Terminate | DefaultAction::Core => {
                     self.kernel.log_fatal(self, &info);
                     self.process.end(ExitStatus::Signal(signal, false));

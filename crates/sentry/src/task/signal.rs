@@ -198,7 +198,7 @@ impl Pending {
 /// ITIMER_REAL of a process (setitimer(2)), which alarm(2) sets too.
 pub struct RealTimer {
     kernel: Weak<Kernel>,
-    pid: u32,
+    process: Weak<Process>,
     state: Mutex<RealTimerState, Leaf>,
 }
 
@@ -211,10 +211,10 @@ struct RealTimerState {
 }
 
 impl RealTimer {
-    pub(super) fn new(kernel: &Arc<Kernel>, pid: u32) -> Arc<RealTimer> {
+    pub(super) fn new(kernel: &Arc<Kernel>, process: &Weak<Process>) -> Arc<RealTimer> {
         Arc::new(RealTimer {
             kernel: Arc::downgrade(kernel),
-            pid,
+            process: Weak::clone(process),
             state: Mutex::new(RealTimerState::default()),
         })
     }
@@ -284,14 +284,9 @@ impl OnTime for RealTimer {
             );
             self.state.lock().armed = Some(armed);
         }
-        let process = kernel
-            .tree()
-            .lock()
-            .process(self.pid)
-            .map(|node| Arc::clone(&node.process));
-        if let Ok(process) = process {
+        if let Some(process) = self.process.upgrade() {
             // A process that has just ended needs no alarm.
-            let _ = process.send(&kernel, SigInfo::new(Signal::SIGALRM, SI_KERNEL));
+            let _ = process.send(SigInfo::new(Signal::SIGALRM, SI_KERNEL));
         }
     }
 }
@@ -303,17 +298,17 @@ impl Process {
     }
 
     /// Sends it a signal that any of its threads may take.
-    pub fn send(self: &Arc<Self>, kernel: &Kernel, info: SigInfo) -> Result<(), Errno> {
-        self.post(kernel, info).map(drop)
+    pub fn send(self: &Arc<Self>, info: SigInfo) -> Result<(), Errno> {
+        self.post(info).map(drop)
     }
 
     /// Sends it a signal: `false` where it is ignored.
-    pub(super) fn post(self: &Arc<Self>, kernel: &Kernel, info: SigInfo) -> Result<bool, Errno> {
+    pub(super) fn post(self: &Arc<Self>, info: SigInfo) -> Result<bool, Errno> {
         let signal = u32::try_from(info.signo)
             .ok()
             .and_then(Signal::from_raw)
             .ok_or(Errno::EINVAL)?;
-        if !self.prepare(kernel, signal, None) {
+        if !self.prepare(signal, None) {
             return Ok(false);
         }
         let limit = self.limits.lock().get(Resource::Sigpending).0;
@@ -337,11 +332,11 @@ impl Process {
 
     /// What a signal does as it is sent, whoever takes it: stop signals and SIGCONT undo each other, and what is ignored is thrown away. Whether
     /// it goes on to be queued.
-    fn prepare(self: &Arc<Self>, kernel: &Kernel, signal: Signal, to: Option<&Task>) -> bool {
+    fn prepare(self: &Arc<Self>, signal: Signal, to: Option<&Task>) -> bool {
         const STOPS: SigSet = SigSet(1 << 18 | 1 << 19 | 1 << 20 | 1 << 21);
         if signal == Signal::SIGCONT {
             self.discard(STOPS);
-            self.resume_stopped(kernel);
+            self.resume_stopped();
         } else if STOPS.contains(signal) {
             self.discard(SigSet::of(Signal::SIGCONT));
         }
@@ -373,7 +368,7 @@ impl Process {
     }
 
     /// Stops it: every thread parks before it runs guest code again.
-    pub(super) fn stop(self: &Arc<Self>, kernel: &Kernel, signal: Signal) {
+    pub(super) fn stop(self: &Arc<Self>, signal: Signal) {
         if self.stopped.swap(true, Ordering::SeqCst) {
             return;
         }
@@ -381,22 +376,22 @@ impl Process {
             task.notify();
             task.poke();
         }
-        self.report(kernel, Report::Stopped(signal));
+        self.report(Report::Stopped(signal));
     }
 
-    fn resume_stopped(self: &Arc<Self>, kernel: &Kernel) {
+    fn resume_stopped(self: &Arc<Self>) {
         if !self.stopped.swap(false, Ordering::SeqCst) {
             return;
         }
         for task in self.threads() {
             task.poke();
         }
-        self.report(kernel, Report::Continued);
+        self.report(Report::Continued);
     }
 
     /// Tells the parent of a stop or a continuation.
-    fn report(self: &Arc<Self>, kernel: &Kernel, report: Report) {
-        let mut tree = kernel.tree().lock();
+    fn report(self: &Arc<Self>, report: Report) {
+        let mut tree = self.tree().lock();
         let Some(node) = tree.nodes.get_mut(&self.pid) else {
             return;
         };
@@ -415,7 +410,7 @@ impl Process {
             let quiet = parent.handlers().lock().get(Signal::SIGCHLD).flags & SA_NOCLDSTOP != 0;
             if !quiet {
                 // A parent that ends meanwhile is told nothing.
-                let _ = parent.send(kernel, SigInfo::child(code, self.pid, 0, status));
+                let _ = parent.send(SigInfo::child(code, self.pid, 0, status));
             }
             parent.child_changed.notify(crate::sync::EventMask::IN);
         }
@@ -438,7 +433,7 @@ impl Task {
             self.process.end(ExitStatus::Signal(signal, false));
             return Ok(true);
         }
-        if !self.process.prepare(&self.kernel, signal, Some(self)) {
+        if !self.process.prepare(signal, Some(self)) {
             return Ok(false);
         }
         let limit = self.limit(Resource::Sigpending);

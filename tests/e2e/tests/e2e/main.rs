@@ -1,6 +1,7 @@
 //! The program as a user runs it, and its sandbox under hostile code. Needs root.
 
 mod cli;
+mod deaths;
 mod lifecycle;
 mod mounts;
 mod posture;

@@ -27,6 +27,7 @@ programs! {
     futexes
     locks
     memory
+    namespaces
     proc_self
     processes
     signals

@@ -59,8 +59,7 @@ impl Dynamic for Descriptors {
         let shown = subject.clone();
         let text = move || {
             Ok(shown
-                .kernel()?
-                .vfs()
+                .vfs()?
                 .file_path(&*open_file(&shown, fd)?, &shown.shown_from()?))
         };
         let follow = move || {

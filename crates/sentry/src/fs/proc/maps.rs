@@ -6,9 +6,8 @@ use abi::Errno;
 use abi::fs::dev_parts;
 
 use super::process::Subject;
-use crate::kernel::Kernel;
 use crate::mm::{Area, AreaFlags, Mapping, Mm, Prot};
-use crate::vfs::Location;
+use crate::vfs::{Location, Vfs};
 
 /// How many pages residency is asked for at the most, in one text: the rest counts as not resident.
 const PAGES_ASKED: u64 = 1 << 18;
@@ -71,7 +70,7 @@ fn resident_in(mm: &Mm, start: u64, area: &Area, left: &mut u64) -> Resident {
 }
 
 /// An area's line, with its newline.
-fn line(kernel: &Kernel, root: &Location, start: u64, area: &Area, to: &mut Vec<u8>) {
+fn line(vfs: &Vfs, root: &Location, start: u64, area: &Area, to: &mut Vec<u8>) {
     let flag = |prot: Prot, letter: char| {
         if area.prot.contains(prot) {
             letter
@@ -96,7 +95,7 @@ fn line(kernel: &Kernel, root: &Location, start: u64, area: &Area, to: &mut Vec<
         area.end
     );
     let name = match (&area.file, area.name) {
-        (Some((file, _)), _) => kernel.vfs().file_path(file, root),
+        (Some((file, _)), _) => vfs.file_path(file, root),
         (None, Some(name)) => name.as_bytes().to_vec(),
         (None, None) if area.shared() => b"/dev/zero (deleted)".to_vec(),
         (None, None) => Vec::new(),
@@ -124,10 +123,10 @@ fn areas(subject: &Subject) -> Result<(Arc<Mm>, Vec<(u64, Area)>), Errno> {
 }
 
 pub(super) fn maps(subject: &Subject) -> Result<Vec<u8>, Errno> {
-    let (kernel, root) = (subject.kernel()?, subject.shown_from()?);
+    let (vfs, root) = (subject.vfs()?, subject.shown_from()?);
     let mut text = Vec::new();
     for (start, area) in areas(subject)?.1 {
-        line(&kernel, &root, start, &area, &mut text);
+        line(&vfs, &root, start, &area, &mut text);
     }
     Ok(text)
 }
@@ -172,12 +171,12 @@ fn sizes(size: Option<u64>, resident: Resident, locked: u64) -> String {
 }
 
 pub(super) fn smaps(subject: &Subject) -> Result<Vec<u8>, Errno> {
-    let (kernel, root) = (subject.kernel()?, subject.shown_from()?);
+    let (vfs, root) = (subject.vfs()?, subject.shown_from()?);
     let (mm, areas) = areas(subject)?;
     let mut left = PAGES_ASKED;
     let mut text = Vec::new();
     for (start, area) in areas {
-        line(&kernel, &root, start, &area, &mut text);
+        line(&vfs, &root, start, &area, &mut text);
         let size = area.end - start;
         let locked = if area.flags.contains(AreaFlags::LOCKED) {
             size

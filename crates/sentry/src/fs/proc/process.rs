@@ -10,16 +10,18 @@ use abi::cap::Cap;
 use abi::fs::FileType;
 
 use super::{fds, maps, memory, mounts, status};
+use crate::container::Container;
+use crate::fs::nsfs::{Namespace, NamespaceFile};
 use crate::fs::pseudo::{Dynamic, PseudoAttrs, PseudoDir, PseudoFile, PseudoLink};
-use crate::kernel::Kernel;
+use crate::namespace::Kind as NamespaceKind;
 use crate::syscalls;
 use crate::task::{Process, Task};
-use crate::vfs::{Inode, LinkTarget, Location};
+use crate::vfs::{Inode, LinkTarget, Location, Vfs};
 
 /// A process, or one of its threads.
 #[derive(Clone)]
 pub(super) struct Subject {
-    kernel: Weak<Kernel>,
+    container: Weak<Container>,
     process: Weak<Process>,
     /// The process's number.
     pub(super) pid: u32,
@@ -28,9 +30,14 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// The kernel; ESRCH at its end.
-    pub(super) fn kernel(&self) -> Result<Arc<Kernel>, Errno> {
-        self.kernel.upgrade().ok_or(Errno::ESRCH)
+    /// The container; ESRCH at its end.
+    pub(super) fn container(&self) -> Result<Arc<Container>, Errno> {
+        self.container.upgrade().ok_or(Errno::ESRCH)
+    }
+
+    /// The tree of files that paths of the container are in.
+    pub(super) fn vfs(&self) -> Result<Arc<Vfs>, Errno> {
+        Ok(Arc::clone(self.container()?.namespaces().mount.vfs()))
     }
 
     /// The process, which may have ended; ESRCH once it is gone.
@@ -90,13 +97,15 @@ impl Subject {
 
     /// Who reads.
     fn reader(&self) -> Result<Arc<Task>, Errno> {
-        reader(&*self.kernel()?)
+        reader(&*self.container()?)
     }
 
     /// The root from which paths are shown: the reader's.
     pub(super) fn shown_from(&self) -> Result<Location, Errno> {
-        let kernel = self.kernel()?;
-        Ok(reader(&kernel).map_or_else(|_| kernel.vfs().root(), |reader| reader.fs().root()))
+        match self.reader() {
+            Ok(reader) => Ok(reader.fs().root()),
+            Err(_) => Ok(self.vfs()?.root()),
+        }
     }
 
     /// Whose its entries are: the effective user's, or root's where it is not dumpable.
@@ -126,15 +135,11 @@ impl Subject {
     }
 }
 
-/// The task whose call this worker serves.
-fn reader(kernel: &Kernel) -> Result<Arc<Task>, Errno> {
-    kernel
-        .tree()
-        .lock()
-        .tasks
-        .get(&syscalls::current())
-        .cloned()
-        .ok_or(Errno::ESRCH)
+/// The task whose call this worker serves; ESRCH where it is in another container.
+pub(super) fn reader(container: &Container) -> Result<Arc<Task>, Errno> {
+    let tid = syscalls::current(container.id()).ok_or(Errno::ESRCH)?;
+    let tree = container.namespaces().pid.tree().lock();
+    tree.tasks.get(&tid).cloned().ok_or(Errno::ESRCH)
 }
 
 type Make = fn(&Subject) -> Result<Vec<u8>, Errno>;
@@ -149,7 +154,7 @@ enum Kind {
     Writable(u32, Make, Take),
     /// A link to a place.
     Link(fn(&Subject) -> Result<Location, Errno>),
-    /// A namespace: a link to a file that is its identity.
+    /// `ns`.
     Namespaces,
     /// `fd`, `fdinfo`.
     Descriptors(bool),
@@ -217,7 +222,7 @@ const ROWS: &[(&str, Kind)] = &[
         "mountinfo",
         Kind::File(0o444, |subject| {
             Ok(mounts::mountinfo(
-                subject.kernel()?.vfs(),
+                &*subject.vfs()?,
                 &subject.task()?.fs().root(),
             ))
         }),
@@ -226,7 +231,7 @@ const ROWS: &[(&str, Kind)] = &[
         "mounts",
         Kind::File(0o444, |subject| {
             Ok(mounts::mounts(
-                subject.kernel()?.vfs(),
+                &*subject.vfs()?,
                 &subject.task()?.fs().root(),
             ))
         }),
@@ -296,12 +301,7 @@ impl Entries {
             Kind::Link(follow) => {
                 let attrs = attrs(0o777);
                 let shown = subject.clone();
-                let text = move || {
-                    Ok(shown
-                        .kernel()?
-                        .vfs()
-                        .path_of(&follow(&shown)?, &shown.shown_from()?))
-                };
+                let text = move || Ok(shown.vfs()?.path_of(&follow(&shown)?, &shown.shown_from()?));
                 PseudoLink::with(
                     attrs,
                     move || follow(&subject).map(LinkTarget::Place),
@@ -356,59 +356,58 @@ impl Dynamic for Entries {
     }
 }
 
-/// `ns/`: namespaces, each a link whose text is its identity. There is one of each.
+/// `ns/`: namespaces, each a link whose text is its identity (namespaces(7)).
 struct Namespaces(Subject);
 
-const NAMESPACES: [&str; 10] = [
-    "cgroup",
-    "ipc",
-    "mnt",
-    "net",
-    "pid",
-    "pid_for_children",
-    "time",
-    "time_for_children",
-    "user",
-    "uts",
+const NAMESPACES: [(&str, NamespaceKind); 10] = [
+    ("cgroup", NamespaceKind::Cgroup),
+    ("ipc", NamespaceKind::Ipc),
+    ("mnt", NamespaceKind::Mount),
+    ("net", NamespaceKind::Net),
+    ("pid", NamespaceKind::Pid),
+    ("pid_for_children", NamespaceKind::Pid),
+    ("time", NamespaceKind::Time),
+    ("time_for_children", NamespaceKind::Time),
+    ("user", NamespaceKind::User),
+    ("uts", NamespaceKind::Uts),
 ];
 
 impl Dynamic for Namespaces {
     fn lookup(&self, dir: &PseudoDir, name: &[u8]) -> Result<Arc<dyn Inode>, Errno> {
         let place = NAMESPACES
             .iter()
-            .position(|known| known.as_bytes() == name)
+            .position(|(known, _)| known.as_bytes() == name)
             .ok_or(Errno::ENOENT)?;
-        let kind = NAMESPACES[place].trim_end_matches("_for_children");
-        let number = NAMESPACES
-            .iter()
-            .position(|known| *known == kind)
-            .map_or(0, |at| 4_026_531_830 + at as u64);
-        let text = format!("{kind}:[{number}]");
-        let subject = self.0.clone();
+        let kind = NAMESPACES[place].1;
+        let text = move |held: &Namespace| {
+            let id = held.among.id(kind).0;
+            format!("{}:[{id}]", kind.name())
+        };
+        let held = move |subject: &Subject| {
+            let among = subject.guarded()?.namespaces();
+            Ok::<_, Errno>(Namespace { kind, among })
+        };
+        let (subject, shown) = (self.0.clone(), self.0.clone());
         let attrs = self.0.attrs(
             dir.dev(),
             1 << 16 | place as u64,
             FileType::Symlink.mode() | 0o777,
         );
         let dev = dir.dev();
-        let shown = text.clone();
         let follow = move || {
-            subject.guarded()?;
-            let attrs = PseudoAttrs::with_ino(dev, number, FileType::Regular.mode() | 0o444);
-            Ok(LinkTarget::Inode(
-                PseudoFile::with(attrs, || Err(Errno::EINVAL), None),
-                text.clone(),
-            ))
+            let held = held(&subject)?;
+            let name = text(&held);
+            Ok(LinkTarget::Inode(NamespaceFile::new(dev, held), name))
         };
         Ok(PseudoLink::with(
             attrs,
             follow,
-            Some(Box::new(move || Ok(shown.clone().into_bytes()))),
+            Some(Box::new(move || Ok(text(&held(&shown)?).into_bytes()))),
         ))
     }
 
     fn next(&self, _dir: &PseudoDir, from: u64) -> Option<(u64, Vec<u8>, FileType, u64)> {
-        let name = NAMESPACES.get(usize::try_from(from).ok()?)?;
+        let (name, _) = NAMESPACES.get(usize::try_from(from).ok()?)?;
         Some((
             from,
             name.as_bytes().to_vec(),
@@ -476,13 +475,13 @@ pub(super) fn parse(name: &[u8]) -> Result<u32, Errno> {
 }
 
 /// The processes, as entries of procfs's root.
-pub(super) struct Processes(pub(super) Weak<Kernel>);
+pub(super) struct Processes(pub(super) Weak<Container>);
 
 impl Dynamic for Processes {
     fn lookup(&self, dir: &PseudoDir, name: &[u8]) -> Result<Arc<dyn Inode>, Errno> {
         let number = parse(name)?;
-        let kernel = self.0.upgrade().ok_or(Errno::ENOENT)?;
-        let tree = kernel.tree().lock();
+        let container = self.0.upgrade().ok_or(Errno::ENOENT)?;
+        let tree = container.namespaces().pid.tree().lock();
         // A thread's number leads to it, though it is not listed.
         let (process, thread) = match (tree.nodes.get(&number), tree.tasks.get(&number)) {
             (Some(node), _) => (Arc::clone(&node.process), None),
@@ -491,7 +490,7 @@ impl Dynamic for Processes {
         };
         drop(tree);
         let subject = Subject {
-            kernel: Weak::clone(&self.0),
+            container: Weak::clone(&self.0),
             process: Arc::downgrade(&process),
             pid: process.pid,
             thread,
@@ -500,9 +499,11 @@ impl Dynamic for Processes {
     }
 
     fn next(&self, _dir: &PseudoDir, from: u64) -> Option<(u64, Vec<u8>, FileType, u64)> {
-        let kernel = self.0.upgrade()?;
+        let container = self.0.upgrade()?;
         let from = u32::try_from(from).ok()?;
-        let pid = *kernel.tree().lock().nodes.range(from..).next()?.0;
+        let tree = container.namespaces().pid.tree().lock();
+        let pid = *tree.nodes.range(from..).next()?.0;
+        drop(tree);
         let ino = 1 << 48 | u64::from(pid) << 24;
         Some((
             u64::from(pid),
@@ -514,12 +515,12 @@ impl Dynamic for Processes {
 }
 
 /// `self` and `thread-self`: texts that depend on who reads.
-pub(super) fn add_self(root: &PseudoDir, kernel: &Weak<Kernel>) {
+pub(super) fn add_self(root: &PseudoDir, container: &Weak<Container>) {
     let of = |text: fn(&Task) -> String| {
-        let kernel = Weak::clone(kernel);
+        let container = Weak::clone(container);
         PseudoLink::new(root.dev(), move || {
-            let kernel = kernel.upgrade().ok_or(Errno::ENOENT)?;
-            let reader = reader(&kernel).map_err(|_| Errno::ENOENT)?;
+            let container = container.upgrade().ok_or(Errno::ENOENT)?;
+            let reader = reader(&container).map_err(|_| Errno::ENOENT)?;
             Ok(LinkTarget::Path(text(&reader).into_bytes()))
         })
     };

@@ -24,8 +24,8 @@ struct Relatives {
 }
 
 fn relatives(subject: &Subject) -> Result<Relatives, Errno> {
-    let kernel = subject.kernel()?;
-    let tree = kernel.tree().lock();
+    let container = subject.container()?;
+    let tree = container.namespaces().pid.tree().lock();
     let node = tree.process(subject.pid)?;
     Ok(Relatives {
         parent: node.parent,
@@ -49,11 +49,13 @@ fn name_of(subject: &Subject, task: Option<&Arc<Task>>) -> Vec<u8> {
     match task {
         Some(task) => task.comm(),
         None => {
-            let kernel = subject.kernel();
-            kernel
+            let container = subject.container();
+            container
                 .ok()
-                .and_then(|kernel| {
-                    kernel
+                .and_then(|container| {
+                    container
+                        .namespaces()
+                        .pid
                         .tree()
                         .lock()
                         .process(subject.pid)
@@ -269,7 +271,7 @@ fn cpus(count: u32) -> (String, String) {
 }
 
 pub(super) fn status(subject: &Subject) -> Result<Vec<u8>, Errno> {
-    let kernel = subject.kernel()?;
+    let container = subject.container()?;
     let process = subject.process()?;
     let task = living(subject)?;
     let relatives = relatives(subject)?;
@@ -357,7 +359,7 @@ pub(super) fn status(subject: &Subject) -> Result<Vec<u8>, Errno> {
     let no_new = task
         .as_ref()
         .is_some_and(|task| task.no_new_privs.load(Ordering::Relaxed));
-    let (mask, list) = cpus(kernel.limits().cpus);
+    let (mask, list) = cpus(container.limits().cpus);
     more.push_str(&format!(
         "NoNewPrivs:\t{}\nSeccomp:\t0\nSeccomp_filters:\t0\nCpus_allowed:\t{mask}\nCpus_allowed_list:\t{list}\n\
          Mems_allowed:\t00000000,00000001\nMems_allowed_list:\t0\nvoluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0\n",
@@ -449,7 +451,7 @@ pub(super) fn schedstat(subject: &Subject) -> Result<Vec<u8>, Errno> {
 pub(super) fn oom_score(subject: &Subject) -> Result<Vec<u8>, Errno> {
     let process = subject.process()?;
     let used = living(subject)?.map_or(0, |task| resident(&task.mm()).total() * 4096);
-    let total = subject.kernel()?.limits().memory.max(1);
+    let total = subject.container()?.limits().memory.max(1);
     let share = i64::try_from(used.saturating_mul(1000) / total).unwrap_or(1000);
     let adjusted =
         (share + i64::from(process.oom_score_adj.load(Ordering::Relaxed))).clamp(-1000, 1000);
