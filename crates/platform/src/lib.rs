@@ -96,9 +96,14 @@ pub enum MemOp {
     },
 }
 
-/// A context's number: how a report is matched with its thread.
+/// Names a context: how a report is matched with its thread. A slot is used again once its process has ended, then with another serial number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ContextId(pub u32);
+pub struct ContextId {
+    /// Which of the platform's contexts, from 0 on.
+    pub slot: u32,
+    /// How often the slot was given up before.
+    pub serial: u32,
+}
 
 /// A way to run guest code.
 pub trait Platform: Send + Sync {

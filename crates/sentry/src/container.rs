@@ -33,9 +33,10 @@ const CONTEXTS: usize = 4096;
 /// Whose reports a context's are.
 #[derive(Default)]
 struct Slot {
-    task: Option<Arc<Task>>,
-    /// A report came while there was no task.
-    early: bool,
+    /// With the serial number that its context has.
+    task: Option<(u32, Arc<Task>)>,
+    /// A report of the context with this serial number came while there was no task.
+    early: Option<u32>,
 }
 
 /// What a container is made of.
@@ -160,21 +161,21 @@ impl Container {
 
     /// Lets reports of a context find its task.
     pub fn register(&self, context: ContextId, task: &Arc<Task>) {
-        let Some(slot) = self.contexts.get(context.0 as usize) else {
+        let Some(slot) = self.contexts.get(context.slot as usize) else {
             return;
         };
         let mut slot = slot.lock();
-        slot.task = Some(Arc::clone(task));
-        let early = core::mem::replace(&mut slot.early, false);
+        slot.task = Some((context.serial, Arc::clone(task)));
+        let early = slot.early.take();
         drop(slot);
-        if early {
+        if early == Some(context.serial) {
             task.kernel.enqueue(Item::Report(Arc::clone(task)));
         }
     }
 
     /// Reports of a context find no task from now on.
     pub fn unregister(&self, context: ContextId) {
-        let Some(slot) = self.contexts.get(context.0 as usize) else {
+        let Some(slot) = self.contexts.get(context.slot as usize) else {
             return;
         };
         let old = core::mem::take(&mut *slot.lock());
@@ -186,14 +187,19 @@ impl Container {
         let Some(context) = self.platform.poll() else {
             return false;
         };
-        let Some(slot) = self.contexts.get(context.0 as usize) else {
+        let Some(slot) = self.contexts.get(context.slot as usize) else {
             return true;
         };
         let mut slot = slot.lock();
         let task = slot.task.clone();
-        slot.early = task.is_none();
+        if task.is_none() {
+            slot.early = Some(context.serial);
+        }
         drop(slot);
-        if let Some(task) = task {
+        // What was taken before the context became another's is nobody's.
+        if let Some((serial, task)) = task
+            && serial == context.serial
+        {
             task.on_report();
         }
         true

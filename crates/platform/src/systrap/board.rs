@@ -5,7 +5,7 @@
 //! taken once, from a thread that is away and has posted; and before a worker sleeps it looks at those that are away, whatever the board says.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::area::SharedPages;
 use super::layout::{AREA, board, ctx, state};
@@ -26,12 +26,23 @@ thread_local! {
 /// Which threads owe a report: a bit per context.
 pub(crate) struct Board {
     away: Box<[AtomicU64]>,
+    /// How often each context was given up.
+    serials: Box<[AtomicU32]>,
 }
 
 impl Board {
     pub(crate) fn new() -> Board {
         Board {
             away: (0..WORDS).map(|_| AtomicU64::new(0)).collect(),
+            serials: (0..board::CONTEXTS).map(|_| AtomicU32::new(0)).collect(),
+        }
+    }
+
+    /// The context's name, as long as it is not given up.
+    pub(crate) fn id(&self, context: u32) -> ContextId {
+        ContextId {
+            slot: context,
+            serial: self.serials[context as usize].load(Ordering::SeqCst),
         }
     }
 
@@ -55,10 +66,11 @@ impl Board {
         }
     }
 
-    /// The context's process has ended: it owes nothing.
+    /// The context's process has ended: it owes nothing, and what a worker has taken of it and not served yet is nobody's.
     pub(crate) fn forget(&self, context: u32) {
         let (word, bit) = self.word(u64::from(context));
         word.fetch_and(!bit, Ordering::SeqCst);
+        self.serials[context as usize].fetch_add(1, Ordering::SeqCst);
     }
 
     /// Takes a report.
@@ -100,16 +112,18 @@ impl Board {
                 continue;
             }
             // First the right to its report, then whether there is one: the other way round, another worker could serve it in between.
+            let slot = u32::try_from(context).expect("below 4096");
+            let id = self.id(slot);
             let (away, mask) = self.word(context);
             if away.fetch_and(!mask, Ordering::SeqCst) & mask == 0 {
                 continue;
             }
-            let id = u32::try_from(context).expect("below 4096");
-            if posted(areas, context) {
-                found = Some(ContextId(id));
+            // The right is that of the name where the name is still the same.
+            if posted(areas, context) && self.id(slot) == id {
+                found = Some(id);
                 break;
             }
-            self.sent(areas, id);
+            self.sent(areas, slot);
         }
         NEXT.set(next);
         found
@@ -177,7 +191,7 @@ mod tests {
         board.send(5);
         assert!(board.take(&areas).is_none());
         post(&areas, 5);
-        assert_eq!(board.take(&areas).map(|context| context.0), Some(5));
+        assert_eq!(board.take(&areas).map(|context| context.slot), Some(5));
         // The guest sets the bit again, and claims again to have posted.
         post(&areas, 5);
         assert!(board.take(&areas).is_none());
@@ -185,7 +199,7 @@ mod tests {
         board.sent(&areas, 5);
         assert!(board.take(&areas).is_none());
         post(&areas, 5);
-        assert_eq!(board.take(&areas).map(|context| context.0), Some(5));
+        assert_eq!(board.take(&areas).map(|context| context.slot), Some(5));
     }
 
     #[test]
@@ -194,7 +208,7 @@ mod tests {
         post(&areas, 7);
         assert!(board.take(&areas).is_none(), "not away yet");
         board.sent(&areas, 7);
-        assert_eq!(board.take(&areas).map(|context| context.0), Some(7));
+        assert_eq!(board.take(&areas).map(|context| context.slot), Some(7));
     }
 
     #[test]
@@ -210,7 +224,7 @@ mod tests {
         assert!(board.take(&areas).is_none());
         assert!(board.recover(&areas));
         let mut taken: Vec<u32> = std::iter::from_fn(|| board.take(&areas))
-            .map(|context| context.0)
+            .map(|context| context.slot)
             .collect();
         taken.sort_unstable();
         assert_eq!(taken, [2, 64, 4095]);
@@ -231,7 +245,7 @@ mod tests {
             areas.or64(board::SUMMARY, 0xff);
             looks += 1;
             if let Some(context) = board.take(&areas) {
-                assert_eq!(context.0, 4000);
+                assert_eq!(context.slot, 4000);
                 break;
             }
             assert!(looks < 64 * 64 / TRIES + 2, "never found");

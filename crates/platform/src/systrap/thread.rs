@@ -25,6 +25,7 @@ pub(crate) struct StubThread {
     pid: i32,
     tid: i32,
     context: u32,
+    id: ContextId,
     /// Where its area begins in the file.
     area: u64,
     /// Where its area is in the stub.
@@ -47,7 +48,9 @@ impl StubThread {
     ) -> StubThread {
         let area = u64::from(context) * AREA;
         let frame = Frame::prepared(&shared.areas, area, address).pointer();
+        let id = shared.board.id(context);
         StubThread {
+            id,
             shared,
             space,
             pid,
@@ -100,7 +103,7 @@ impl StubThread {
 
 impl Thread for StubThread {
     fn context(&self) -> ContextId {
-        ContextId(self.context)
+        self.id
     }
 
     fn event(&self) -> Event {

@@ -271,7 +271,7 @@ fn reports_reach_the_container_they_come_from() {
     let kernel = kernel();
     let (a, in_a, of_a) = container(&kernel, "a");
     let (b, in_b, of_b) = container(&kernel, "b");
-    let context = ContextId(5);
+    let context = ContextId { slot: 5, serial: 0 };
     of_a.reports.lock().push_back(context);
     assert!(!b.serve_report());
     // It came before its thread was known: its registration gives a worker of its container something to do, and no other.
