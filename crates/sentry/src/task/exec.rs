@@ -30,34 +30,11 @@ impl Task {
     /// Replaces the program. Errors leave the old one as it was; past the point of no return a failure ends the process by SIGKILL, as
     /// Linux does.
     pub fn exec(self: &Arc<Self>, request: ExecRequest) -> Step {
-        // Other threads end first: they look at this at their boundary.
-        let creds = self.creds();
-        let fs = self.fs();
-        let open = |path: &[u8]| {
-            let context = PathCx {
-                fs: &fs,
-                creds: &creds,
-                dirfd: None,
-            };
-            self.vfs()
-                .open_exec(&context, path, abi::fs::AtFlags::empty())
-        };
-        let name = request
-            .path
-            .rsplit(|byte| *byte == b'/')
-            .next()
-            .unwrap_or_default()
-            .to_vec();
-        let program = match Program::read(
-            &request.path,
-            request.file,
-            request.args,
-            request.env,
-            &open,
-        ) {
-            Ok(program) => program,
+        let (program, name) = match self.read_program(request) {
+            Ok(read) => read,
             Err(error) => return Step::Done(Err(error)),
         };
+        // Other threads end first: they look at this at their boundary.
         if !self.alone() {
             for task in self.process.threads() {
                 if task.tid() != self.tid() {
@@ -81,6 +58,24 @@ impl Task {
                 Step::NoReturn
             }
         }
+    }
+
+    /// Opens what is to be run, with its interpreters; the program, and what the task is called then.
+    fn read_program(&self, request: ExecRequest) -> Result<(Program, Vec<u8>), Errno> {
+        let (creds, fs, vfs) = (self.creds(), self.fs(), self.vfs());
+        let open = |path: &[u8]| {
+            let context = PathCx {
+                fs: &fs,
+                creds: &creds,
+                dirfd: None,
+            };
+            vfs.open_exec(&context, path, abi::fs::AtFlags::empty())
+        };
+        let path = &request.path;
+        let name = path.rsplit(|byte| *byte == b'/').next();
+        let name = name.unwrap_or_default().to_vec();
+        let program = Program::read(path, request.file, request.args, request.env, &open)?;
+        Ok((program, name))
     }
 
     fn alone(&self) -> bool {
@@ -198,30 +193,8 @@ impl Task {
 
     /// Starts the first program of the sandbox. The error says what could not be run.
     pub(crate) fn start_first(self: &Arc<Self>, request: ExecRequest) -> Result<(), Errno> {
+        let (program, name) = self.read_program(request)?;
         let creds = self.creds();
-        let fs = self.fs();
-        let open = |path: &[u8]| {
-            let context = PathCx {
-                fs: &fs,
-                creds: &creds,
-                dirfd: None,
-            };
-            self.vfs()
-                .open_exec(&context, path, abi::fs::AtFlags::empty())
-        };
-        let name = request
-            .path
-            .rsplit(|byte| *byte == b'/')
-            .next()
-            .unwrap_or_default()
-            .to_vec();
-        let program = Program::read(
-            &request.path,
-            request.file,
-            request.args,
-            request.env,
-            &open,
-        )?;
         let mm = self.mm();
         let entry = program.load(&mm, &creds, false, self.container().vdso())?;
         mm.set_exe(program.file.location().cloned());
