@@ -28,6 +28,7 @@ programs! {
     proc_self
     processes
     signals
+    text_busy
     unix_sockets
 }
 
