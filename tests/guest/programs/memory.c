@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -189,6 +190,41 @@ static void limits(void) {
     munmap(m, 4096 * PAGE);
 }
 
+// MADV_REMOVE: pages of a shared mapping go, for all who have them.
+static void removed(void) {
+    const size_t len = 64 * 4096;
+    char name[64];
+    snprintf(name, sizeof name, "/dev/shm/memory-%d", getpid());
+    int fd = CHECK(open(name, O_RDWR | O_CREAT, 0600));
+    CHECK(ftruncate(fd, len));
+    char *a = CHECK(mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    char *b = CHECK(mmap(NULL, len, PROT_READ, MAP_SHARED, fd, 0));
+    char *private = CHECK(mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0));
+    memset(a, 7, len);
+    private[16 * 4096] = 9;
+    int sum = 0;
+    for (size_t i = 0; i < len; i += 4096) sum += b[i];
+    SHOW("remove", madvise(a + 16 * 4096, 8 * 4096, MADV_REMOVE));
+    int after = 0;
+    for (size_t i = 0; i < len; i += 4096) after += b[i];
+    printf("%d, then %d; a private copy keeps %d, the page behind it shows %d\n", sum, after, private[16 * 4096], private[17 * 4096]);
+    struct stat st;
+    CHECK(fstat(fd, &st));
+    printf("size %ld, pages %ld\n", (long)st.st_size, (long)st.st_blocks / 8);
+    a[16 * 4096] = 3;
+    printf("written again: %d %d\n", b[16 * 4096], b[16 * 4096 + 1]);
+    SHOW("private", madvise(private, 4096, MADV_REMOVE));
+    SHOW("can't be written but may be", madvise(b, 4096, MADV_REMOVE));
+    int ro = CHECK(open(name, O_RDONLY));
+    char *c = CHECK(mmap(NULL, len, PROT_READ, MAP_SHARED, ro, 0));
+    SHOW("opened for reading", madvise(c, 4096, MADV_REMOVE));
+    char *anonymous = CHECK(mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    SHOW("anonymous", madvise(anonymous, 4096, MADV_REMOVE));
+    CHECK(mlock(a, 4096));
+    SHOW("locked", madvise(a, 4096, MADV_REMOVE));
+    unlink(name);
+}
+
 int main(void) {
     signal(SIGSEGV, jump);
     signal(SIGBUS, jump);
@@ -198,5 +234,6 @@ int main(void) {
     SECTION(advice);
     SECTION(breaks);
     SECTION(limits);
+    SECTION(removed);
     return 0;
 }

@@ -620,6 +620,9 @@ impl Mm {
         if len == 0 {
             return Ok(());
         }
+        if advice == REMOVE {
+            return self.remove_pages(addr, end);
+        }
         let mut areas = self.areas.lock();
         let covered = areas.covers(addr, end);
         for (start, area) in areas.within(addr, end) {
@@ -631,7 +634,6 @@ impl Mm {
             match advice {
                 DONTNEED if area.flags.contains(AreaFlags::LOCKED) => return Err(Errno::EINVAL),
                 FREE if !matches!(area.mapping, Mapping::Anonymous) => return Err(Errno::EINVAL),
-                REMOVE => return Err(Errno::EOPNOTSUPP),
                 DONTNEED | FREE if in_host => {
                     self.space
                         .apply(&[MemOp::Advise {
@@ -658,6 +660,39 @@ impl Mm {
                 19 => flag(AreaFlags::WIPE_ON_FORK, false),
                 _ => {}
             }
+        }
+        if covered { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+
+    /// `MADV_REMOVE`: punches holes into what is mapped. EINVAL where that is no file or locked, EACCES where it can't be written that way, EOPNOTSUPP where
+    /// the file has no holes, as shared anonymous memory has none here.
+    fn remove_pages(&self, addr: u64, end: u64) -> Result<(), Errno> {
+        const PUNCH_HOLE_KEEP_SIZE: u32 = 3;
+        let areas = self.areas.lock();
+        let covered = areas.covers(addr, end);
+        let within = areas.within(addr, end);
+        // The file has its mappings taken away, for which this lock is wanted.
+        drop(areas);
+        for (start, area) in within {
+            if area.flags.contains(AreaFlags::LOCKED) {
+                return Err(Errno::EINVAL);
+            }
+            let Some((file, at)) = &area.file else {
+                return Err(if area.shared() {
+                    Errno::EOPNOTSUPP
+                } else {
+                    Errno::EINVAL
+                });
+            };
+            if !area.shared() || area.flags.contains(AreaFlags::NO_WRITE) {
+                return Err(Errno::EACCES);
+            }
+            let signed = |value: u64| i64::try_from(value).map_err(|_| Errno::EINVAL);
+            file.fallocate(
+                PUNCH_HOLE_KEEP_SIZE,
+                signed(*at)?,
+                signed(area.end - start)?,
+            )?;
         }
         if covered { Ok(()) } else { Err(Errno::ENOMEM) }
     }
