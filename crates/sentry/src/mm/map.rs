@@ -563,15 +563,28 @@ impl Mm {
             None => self.place(&areas, 0, new_len, false).ok_or(Errno::ENOMEM)?,
         };
         let moves_host = moved.in_host();
+        // What is new of a private mapping of a shared object has no pages yet: it may lie past the object's end.
+        let kept_len = if matches!(moved.mapping, Mapping::Memory { .. }) && moves_host {
+            new_len.min(old_len)
+        } else {
+            new_len
+        };
         self.unpatch(old, old_end, true)?;
         self.unpatch(to, to + new_len, false)?;
         let ops = if moves_host {
-            vec![MemOp::Move {
+            let mut ops = vec![MemOp::Move {
                 old,
                 old_len,
                 new: to,
-                new_len,
-            }]
+                new_len: kept_len,
+            }];
+            if kept_len < new_len {
+                ops.push(MemOp::Unmap {
+                    addr: to + kept_len,
+                    len: new_len - kept_len,
+                });
+            }
+            ops
         } else {
             // Pages come with their first touch, at the new place too. Nothing is taken from the old one where it is to be had twice.
             let mut ops = vec![MemOp::Unmap {
@@ -599,7 +612,13 @@ impl Mm {
         } else if old_len > 0 {
             areas.remove(old, old_end);
         }
-        moved.end = to + new_len;
+        if kept_len < new_len {
+            let mut rest = moved.clone().without_pages();
+            rest.advance(kept_len);
+            rest.end = to + new_len;
+            areas.insert(to + kept_len, rest);
+        }
+        moved.end = to + kept_len;
         areas.insert(to, moved);
         Ok(to)
     }
