@@ -154,6 +154,7 @@ impl Mm {
         if !child.1.is_empty() {
             space.apply(&child.1).map_err(|(_, error)| error)?;
         }
+        let exe = self.exe.lock().clone();
         let mm = Arc::new_cyclic(|this| Mm {
             this: Weak::clone(this),
             host: Arc::clone(&self.host),
@@ -163,7 +164,7 @@ impl Mm {
             limit_as: AtomicU64::new(self.limit_as.load(Ordering::Relaxed)),
             limit_data: AtomicU64::new(self.limit_data.load(Ordering::Relaxed)),
             limit_stack: AtomicU64::new(self.limit_stack.load(Ordering::Relaxed)),
-            exe: Mutex::new(self.exe.lock().clone()),
+            exe: Mutex::new(exe),
             users: AtomicU32::new(1),
             program: RwLock::new(0),
             patches: Mutex::new(self.patches.lock().clone()),
