@@ -120,6 +120,7 @@ fn run(step: Step) -> anyhow::Result<()> {
         Step::Unit => tests(&["--workspace", "--exclude", "e2e", "--exclude", GUEST]),
         Step::E2e => whole("e2e"),
         Step::Guest => {
+            packages::fetch_source()?;
             whole(GUEST)?;
             fuzz::calls(30, None)
         }

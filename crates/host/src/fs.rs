@@ -3,10 +3,9 @@
 //! Every open has `O_NOFOLLOW`, `O_NONBLOCK` (a FIFO must not hold up a worker), `O_NOCTTY` and `O_CLOEXEC`. The trees are detached mounts with
 //! NOSYMFOLLOW, so the few calls that know no such flag (fchmodat) can't follow either.
 //!
-//! Invariant of the unsafe blocks: getdents64(2) writes only to the buffer it is given, and a descriptor is taken from its number only where
-//! it is open and was not taken before.
+//! Invariant of the unsafe blocks: getdents64(2) writes only to the buffer it is given.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use abi::Errno;
 use abi::time::Timespec;
@@ -470,26 +469,6 @@ pub fn set_xattr(fd: BorrowedFd<'_>, name: &[u8], value: &[u8], flags: u32) -> R
 /// fremovexattr(2).
 pub fn remove_xattr(fd: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
     sys::fremovexattr(fd, name).map_err(errno)
-}
-
-/// Takes charge of a descriptor that the launcher handed over, by its number. EBADF where there is none, or where it was taken before.
-pub fn adopt(raw: i32) -> Result<OwnedFd, Errno> {
-    static ADOPTED: std::sync::Mutex<Vec<i32>> = std::sync::Mutex::new(Vec::new());
-    if raw < 0 {
-        return Err(Errno::EBADF);
-    }
-    let mut adopted = ADOPTED
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    if adopted.contains(&raw) {
-        return Err(Errno::EBADF);
-    }
-    // SAFETY: `raw` is not negative, and borrowed only to ask whether it is open.
-    let borrowed = unsafe { BorrowedFd::borrow_raw(raw) };
-    rustix::io::fcntl_setfd(borrowed, rustix::io::FdFlags::CLOEXEC).map_err(errno)?;
-    adopted.push(raw);
-    // SAFETY: open, as the call above has shown; handed over by the launcher for the sentry to own, and taken once only.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
 /// What a descriptor of a stream is ready for, by the bits of poll(2). Does not wait.

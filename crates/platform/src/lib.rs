@@ -169,6 +169,12 @@ pub struct Counters {
     pub worker_sleeps: u64,
     /// Sites that were patched.
     pub patched_sites: u64,
+    /// Calls that stubs answered themselves. This and what follows is what the stubs say, which a guest can falsify.
+    pub local_calls: u64,
+    /// Times that a guest thread got its answer while it spun.
+    pub spins: u64,
+    /// Times that a guest thread slept until its answer came.
+    pub sleeps: u64,
 }
 
 /// A forked address space, and its one thread.

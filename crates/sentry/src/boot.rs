@@ -84,6 +84,8 @@ pub enum BootError {
 
 fn run(spec: &BootSpec, mut inherited: Inherited, control: &OwnedFd) -> Result<Control, BootError> {
     let failed = |what: &'static str| move |errno: Errno| BootError::Host(what, errno);
+    // The guest gets descriptor 2, and may close it.
+    host::log::keep_stderr();
     prepare(spec, control.as_fd())?;
     host::process::share_heap();
     let signals =
@@ -109,7 +111,7 @@ fn run(spec: &BootSpec, mut inherited: Inherited, control: &OwnedFd) -> Result<C
 
     let platform: Arc<dyn Platform> = Arc::new(systrap);
     let memory = MemoryFile::new(memory, spec.limits.memory);
-    let root = crate::fs::root::build_root(spec, &memory)?;
+    let root = crate::fs::root::build_root(spec, &memory, &mut inherited)?;
     let vdso = Vdso::new(&memory).map_err(failed("the vDSO"))?;
     let mm = Arc::new(MmHost {
         platform: Arc::clone(&platform),
@@ -156,6 +158,7 @@ fn run(spec: &BootSpec, mut inherited: Inherited, control: &OwnedFd) -> Result<C
         _ => listen_to_launcher(kernel, &container, control.as_fd()),
     });
     heard.map_err(failed("the poller"))?;
+    kernel.log_counters(&container);
     let status = match container.end() {
         Some(crate::task::ExitStatus::Code(code)) => ExitStatus::Code(code),
         Some(crate::task::ExitStatus::Signal(signal, _)) => ExitStatus::Signal(signal.raw()),

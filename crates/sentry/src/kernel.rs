@@ -232,6 +232,28 @@ impl Kernel {
         Ok(())
     }
 
+    /// Prints what a container's platform has counted, where calls are printed.
+    pub fn log_counters(&self, container: &Container) {
+        if !self.strace {
+            return;
+        }
+        let counted = container.platform().counters();
+        host::log::line(&format!(
+            "--- calls: {} trapped, {} from {} replaced sites, {} answered by stubs; {} faults and signals, {} interrupts; {} batches of memory operations ---",
+            counted.trapped_calls,
+            counted.patched_calls,
+            counted.patched_sites,
+            counted.local_calls,
+            counted.signals,
+            counted.interrupts,
+            counted.batches,
+        ));
+        host::log::line(&format!(
+            "--- answers: {} to threads that spun, {} to threads that slept, {} wake-ups; workers slept {} times ---",
+            counted.spins, counted.sleeps, counted.wakeups, counted.worker_sleeps,
+        ));
+    }
+
     /// Prints a line about a process that ends by a signal.
     pub fn log_fatal(&self, task: &Task, info: &SigInfo) {
         if self.strace {

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -189,6 +190,74 @@ static void limits(void) {
     munmap(m, 4096 * PAGE);
 }
 
+static sigjmp_buf touched;
+static void on_touch(int signal) { siglongjmp(touched, signal); }
+
+static int touch(volatile char *at, int write) {
+    int signal = sigsetjmp(touched, 1);
+    if (signal == 0 && write) *at = 1;
+    else if (signal == 0) (void)*at;
+    return signal;
+}
+
+// A private mapping of a file that is moved and grown: what lies past the file's end is SIGBUS until the file has it.
+static void grown(void) {
+    signal(SIGBUS, on_touch);
+    for (int before = 0; before < 3; before++) {
+        char name[64];
+        snprintf(name, sizeof name, "/dev/shm/memory-%d", getpid());
+        int fd = CHECK(open(name, O_RDWR | O_CREAT | O_TRUNC, 0600));
+        CHECK(ftruncate(fd, 2 * 4096));
+        char *p = CHECK(mmap(NULL, 2 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0));
+        if (before == 1) touch(p, 0);
+        if (before == 2) p[0] = p[4096] = 5;
+        char *at = CHECK(mmap(NULL, 8 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        char *g = CHECK(mremap(p, 2 * 4096, 4 * 4096, MREMAP_MAYMOVE | MREMAP_FIXED, at));
+        printf("%d: %d %d, %d %d %d", before, touch(g, 0), touch(g + 4096, 1), touch(g + 2 * 4096, 0), touch(g + 2 * 4096, 1), touch(g + 3 * 4096, 0));
+        CHECK(ftruncate(fd, 3 * 4096));
+        printf(", grown: %d %d, %d %d %d\n", g[0], g[4096], touch(g + 2 * 4096, 0), touch(g + 2 * 4096, 1), touch(g + 3 * 4096, 0));
+        munmap(at, 8 * 4096);
+        close(fd);
+        unlink(name);
+    }
+    signal(SIGBUS, SIG_DFL);
+}
+
+// MADV_REMOVE: pages of a shared mapping go, for all who have them.
+static void removed(void) {
+    const size_t len = 64 * 4096;
+    char name[64];
+    snprintf(name, sizeof name, "/dev/shm/memory-%d", getpid());
+    int fd = CHECK(open(name, O_RDWR | O_CREAT, 0600));
+    CHECK(ftruncate(fd, len));
+    char *a = CHECK(mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    char *b = CHECK(mmap(NULL, len, PROT_READ, MAP_SHARED, fd, 0));
+    char *private = CHECK(mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0));
+    memset(a, 7, len);
+    private[16 * 4096] = 9;
+    int sum = 0;
+    for (size_t i = 0; i < len; i += 4096) sum += b[i];
+    SHOW("remove", madvise(a + 16 * 4096, 8 * 4096, MADV_REMOVE));
+    int after = 0;
+    for (size_t i = 0; i < len; i += 4096) after += b[i];
+    printf("%d, then %d; a private copy keeps %d, the page behind it shows %d\n", sum, after, private[16 * 4096], private[17 * 4096]);
+    struct stat st;
+    CHECK(fstat(fd, &st));
+    printf("size %ld, pages %ld\n", (long)st.st_size, (long)st.st_blocks / 8);
+    a[16 * 4096] = 3;
+    printf("written again: %d %d\n", b[16 * 4096], b[16 * 4096 + 1]);
+    SHOW("private", madvise(private, 4096, MADV_REMOVE));
+    SHOW("can't be written but may be", madvise(b, 4096, MADV_REMOVE));
+    int ro = CHECK(open(name, O_RDONLY));
+    char *c = CHECK(mmap(NULL, len, PROT_READ, MAP_SHARED, ro, 0));
+    SHOW("opened for reading", madvise(c, 4096, MADV_REMOVE));
+    char *anonymous = CHECK(mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    SHOW("anonymous", madvise(anonymous, 4096, MADV_REMOVE));
+    CHECK(mlock(a, 4096));
+    SHOW("locked", madvise(a, 4096, MADV_REMOVE));
+    unlink(name);
+}
+
 int main(void) {
     signal(SIGSEGV, jump);
     signal(SIGBUS, jump);
@@ -198,5 +267,7 @@ int main(void) {
     SECTION(advice);
     SECTION(breaks);
     SECTION(limits);
+    SECTION(grown);
+    SECTION(removed);
     return 0;
 }

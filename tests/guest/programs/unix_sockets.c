@@ -9,8 +9,10 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 
 static socklen_t address(struct sockaddr_un *to, const char *name, int abstract) {
     memset(to, 0, sizeof *to);
@@ -365,6 +367,69 @@ static void credentials(void) {
 static volatile int pipes;
 static void on_pipe(int signal) { pipes++; }
 
+// read and write are recvmsg and sendmsg of the bytes alone: the writer's credentials go along, and time limits hold.
+static void plain_calls(void) {
+    int s[2], on = 1;
+    CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, s));
+    CHECK(setsockopt(s[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on));
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(setgid(1001));
+        CHECK(setuid(1000));
+        CHECK(write(s[1], "w", 1));
+        struct iovec v[2] = {{"x", 1}, {"y", 1}};
+        CHECK(writev(s[1], v, 2));
+        exit(0);
+    }
+    waitpid(child, NULL, 0);
+    for (int i = 0; i < 2; i++) {
+        char bytes[8], control[CMSG_SPACE(sizeof(struct ucred))];
+        struct iovec v = {bytes, sizeof bytes};
+        struct msghdr m = {.msg_iov = &v, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+        ssize_t got = CHECK(recvmsg(s[0], &m, 0));
+        struct ucred *creds = (void *)CMSG_DATA(CMSG_FIRSTHDR(&m));
+        printf("%zd bytes from the writer %d, uid %d, gid %d\n", got, creds->pid == child, creds->uid, creds->gid);
+    }
+    CHECK(write(s[1], "p", 1));
+    char byte[4];
+    struct iovec none = {byte, 0};
+    SHOW("read of nothing", read(s[0], byte, 0));
+    SHOW("readv of nothing", readv(s[0], &none, 1));
+    SHOW("the packet is there", read(s[0], byte, 4));
+    SHOW("pread", pread(s[0], byte, 1, 0));
+    SHOW("pwrite", pwrite(s[0], byte, 1, 0));
+    close(s[0]), close(s[1]);
+    for (int kind = 0; kind < 2; kind++) {
+        CHECK(socketpair(AF_UNIX, kind ? SOCK_STREAM : SOCK_DGRAM, 0, s));
+        struct timeval tv = {0, 60000};
+        CHECK(setsockopt(s[0], SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv));
+        CHECK(setsockopt(s[0], SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof tv));
+        struct timespec a, b;
+        clock_gettime(CLOCK_MONOTONIC, &a);
+        SHOW("read in time", read(s[0], byte, 1));
+        static char much[4 << 20];
+        ssize_t wrote = 0;
+        for (int i = 0; i < 100000 && (wrote = write(s[0], much, kind ? sizeof much : 1000)) == 1000; i++);
+        printf("write in time: %d %s\n", kind ? wrote > 0 && wrote < (ssize_t)sizeof much : wrote == -1, kind ? "" : strerror(errno));
+        if (kind) SHOW("write of more", write(s[0], much, 1));
+        clock_gettime(CLOCK_MONOTONIC, &b);
+        long ms = (b.tv_sec - a.tv_sec) * 1000 + (b.tv_nsec - a.tv_nsec) / 1000000;
+        printf("took its time: %d\n", ms >= 110 && ms < 5000);
+        close(s[0]), close(s[1]);
+    }
+    pipes = 0;
+    signal(SIGPIPE, on_pipe);
+    for (int kind = 0; kind < 2; kind++) {
+        CHECK(socketpair(AF_UNIX, kind ? SOCK_STREAM : SOCK_DGRAM, 0, s));
+        close(s[1]);
+        SHOW("write to nobody", write(s[0], "x", 1));
+        printf("signals: %d\n", pipes);
+        close(s[0]);
+    }
+    signal(SIGPIPE, SIG_DFL);
+}
+
 static void readiness(void) {
     int s[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, s));
@@ -393,6 +458,7 @@ int main(void) {
     SECTION(datagrams);
     SECTION(rights);
     SECTION(credentials);
+    SECTION(plain_calls);
     SECTION(readiness);
     return 0;
 }

@@ -132,6 +132,16 @@ struct AtomicCounters {
     wakeups: AtomicU64,
     worker_sleeps: AtomicU64,
     patched_sites: AtomicU64,
+    /// Those of contexts whose stubs are gone.
+    past: Mutex<Counted>,
+}
+
+/// What stubs count in their contexts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    locals: u64,
+    spins: u64,
+    sleeps: u64,
 }
 
 /// How many command pages there are: one per address space.
@@ -357,6 +367,7 @@ impl Platform for Systrap {
 
     fn counters(&self) -> Counters {
         let counters = &self.shared.counters;
+        let counted = self.shared.counted();
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counters {
             trapped_calls: get(&counters.trapped_calls),
@@ -367,6 +378,9 @@ impl Platform for Systrap {
             wakeups: get(&counters.wakeups),
             worker_sleeps: get(&counters.worker_sleeps),
             patched_sites: get(&counters.patched_sites),
+            local_calls: counted.locals,
+            spins: counted.spins,
+            sleeps: counted.sleeps,
         }
     }
 }
@@ -447,6 +461,36 @@ impl Shared {
         self.reap_dying();
     }
 
+    const COUNTED: [u64; 3] = [layout::ctx::LOCALS, layout::ctx::SPINS, layout::ctx::SLEEPS];
+
+    /// Adds what a context's stub says that it counted.
+    fn count(&self, context: u32, to: &mut Counted) {
+        let [locals, spins, sleeps] = Self::COUNTED
+            .map(|field| u64::from(self.areas.get32(u64::from(context) * AREA + field)));
+        to.locals = to.locals.wrapping_add(locals);
+        to.spins = to.spins.wrapping_add(spins);
+        to.sleeps = to.sleeps.wrapping_add(sleeps);
+    }
+
+    /// What all stubs say that they counted, those that are gone too.
+    fn counted(&self) -> Counted {
+        let spaces: Vec<Arc<StubSpace>> = (self.spaces.lock().values())
+            .filter_map(Weak::upgrade)
+            .collect();
+        let mut contexts: Vec<u32> = spaces.iter().flat_map(|space| space.contexts()).collect();
+        drop(spaces);
+        let dying = self.dying.lock();
+        contexts.extend(dying.iter().flat_map(|dying| dying.contexts.iter()));
+        let mut counted = *self.counters.past.lock();
+        drop(dying);
+        contexts.sort_unstable();
+        contexts.dedup();
+        for context in contexts {
+            self.count(context, &mut counted);
+        }
+        counted
+    }
+
     /// Reaps those that have ended of the stubs nobody refers to.
     fn reap_dying(&self) {
         let mut gone = Vec::new();
@@ -457,6 +501,16 @@ impl Shared {
             }
             !reaped
         });
+        for (_, contexts) in &gone {
+            let mut past = self.counters.past.lock();
+            for context in contexts {
+                // Nobody counts there any more; the next stub is to begin at zero.
+                self.count(*context, &mut past);
+                for field in Self::COUNTED {
+                    self.areas.set32(u64::from(*context) * AREA + field, 0);
+                }
+            }
+        }
         let mut numbers = self.numbers.lock();
         for (command, contexts) in gone {
             for context in &contexts {

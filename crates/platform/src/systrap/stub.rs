@@ -99,6 +99,11 @@ impl StubSpace {
         space
     }
 
+    /// The contexts that its threads have had.
+    pub(super) fn contexts(&self) -> Vec<u32> {
+        self.slots.lock().contexts.iter().copied().collect()
+    }
+
     /// The zygote, just started: gives it its first orders and waits for the answer.
     pub(crate) fn zygote(shared: Arc<Shared>, pid: i32) -> Result<Arc<StubSpace>, Errno> {
         let zygote = StubSpace::make(shared, pid, 0, ZYGOTE_CONTEXT);

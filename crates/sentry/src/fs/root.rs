@@ -1,7 +1,9 @@
 //! The sandbox's tree of mounts: [`build_root`].
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use ::host::fd::Inherited;
 use abi::Errno;
 use abi::cap::CapSet;
 use abi::fs::{FileType, MountFlags, ResolveFlags};
@@ -50,7 +52,11 @@ const OWN: [&[u8]; 3] = [b"/proc", b"/sys", b"/dev"];
 /// Builds the sandbox's tree: the root's lower trees each under an overlay, `/dev` and `/dev/shm`, directories for `/proc` and `/sys`, then the
 /// volumes in order. Descriptors that the spec names are taken charge of. A volume of a regular file has to be a descriptor that is open
 /// for reading (and writing), since a mere place (`O_PATH`) can't be opened any more.
-pub fn build_root(spec: &BootSpec, memory: &Arc<MemoryFile>) -> Result<BuiltRoot, BuildError> {
+pub fn build_root(
+    spec: &BootSpec,
+    memory: &Arc<MemoryFile>,
+    inherited: &mut Inherited,
+) -> Result<BuiltRoot, BuildError> {
     let bytes = spec.limits.memory / 2;
     // What a file costs beside its pages is the sentry's own memory: a quarter of the limit at most.
     let inodes = (spec.limits.memory / 4096).clamp(1024, 1 << 22);
@@ -65,8 +71,8 @@ pub fn build_root(spec: &BootSpec, memory: &Arc<MemoryFile>) -> Result<BuiltRoot
         let path = String::from_utf8_lossy(path).into_owned();
         move |errno| BuildError::Mount { what, path, errno }
     };
-    let overlay = |fd: i32| -> Result<Arc<Mount>, Errno> {
-        let fd = ::host::fs::adopt(fd)?;
+    let mut overlay = |fd: i32| -> Result<Arc<Mount>, Errno> {
+        let fd = inherited.take(fd)?;
         let lower = HostFs::new(fd, Caching::Assume)?;
         let fs = OverlayFs::new(&lower, Arc::clone(memory), Arc::clone(&overlays));
         Ok(Mount::of(fs, MountFlags::RELATIME, "overlay"))
@@ -111,8 +117,10 @@ pub fn build_root(spec: &BootSpec, memory: &Arc<MemoryFile>) -> Result<BuiltRoot
     shm.map_err(own)?;
     for volume in &spec.volumes {
         let path = volume.target.as_bytes();
-        tree.volume(volume.fd, path, volume.read_only)
-            .map_err(error("the volume", path))?;
+        let mounted = inherited
+            .take(volume.fd)
+            .and_then(|fd| tree.volume(fd, path, volume.read_only));
+        mounted.map_err(error("the volume", path))?;
     }
     let unseen = TmpFs::new(Arc::clone(memory), Quota::new(u64::MAX, u64::MAX), 0o1777)
         .map_err(error("a file system of the sandbox's own at", b""))?;
@@ -261,8 +269,8 @@ impl<'a> Tree<'a> {
         self.vfs.mount(mount, at)
     }
 
-    fn volume(&self, fd: i32, path: &[u8], read_only: bool) -> Result<(), Errno> {
-        let fs = host::HostFs::new(::host::fs::adopt(fd)?, Caching::Revalidate)?;
+    fn volume(&self, fd: OwnedFd, path: &[u8], read_only: bool) -> Result<(), Errno> {
+        let fs = host::HostFs::new(fd, Caching::Revalidate)?;
         let mut flags = MountFlags::NODEV | MountFlags::RELATIME;
         if read_only {
             flags |= MountFlags::RDONLY;

@@ -580,15 +580,28 @@ impl Mm {
             None => self.place(&areas, 0, new_len, false).ok_or(Errno::ENOMEM)?,
         };
         let moves_host = moved.in_host();
+        // What is new of a private mapping of a shared object has no pages yet: it may lie past the object's end.
+        let kept_len = if matches!(moved.mapping, Mapping::Memory { .. }) && moves_host {
+            new_len.min(old_len)
+        } else {
+            new_len
+        };
         self.unpatch(old, old_end, true)?;
         self.unpatch(to, to + new_len, false)?;
         let ops = if moves_host {
-            vec![MemOp::Move {
+            let mut ops = vec![MemOp::Move {
                 old,
                 old_len,
                 new: to,
-                new_len,
-            }]
+                new_len: kept_len,
+            }];
+            if kept_len < new_len {
+                ops.push(MemOp::Unmap {
+                    addr: to + kept_len,
+                    len: new_len - kept_len,
+                });
+            }
+            ops
         } else {
             // Pages come with their first touch, at the new place too. Nothing is taken from the old one where it is to be had twice.
             let mut ops = vec![MemOp::Unmap {
@@ -616,7 +629,13 @@ impl Mm {
         } else if old_len > 0 {
             areas.remove(old, old_end);
         }
-        moved.end = to + new_len;
+        if kept_len < new_len {
+            let mut rest = moved.clone().without_pages();
+            rest.advance(kept_len);
+            rest.end = to + new_len;
+            areas.insert(to + kept_len, rest);
+        }
+        moved.end = to + kept_len;
         areas.insert(to, moved);
         Ok(to)
     }
@@ -637,6 +656,9 @@ impl Mm {
         if len == 0 {
             return Ok(());
         }
+        if advice == REMOVE {
+            return self.remove_pages(addr, end);
+        }
         let mut areas = self.areas.lock();
         let covered = areas.covers(addr, end);
         for (start, area) in areas.within(addr, end) {
@@ -648,7 +670,6 @@ impl Mm {
             match advice {
                 DONTNEED if area.flags.contains(AreaFlags::LOCKED) => return Err(Errno::EINVAL),
                 FREE if !matches!(area.mapping, Mapping::Anonymous) => return Err(Errno::EINVAL),
-                REMOVE => return Err(Errno::EOPNOTSUPP),
                 DONTNEED | FREE if in_host => {
                     self.space
                         .apply(&[MemOp::Advise {
@@ -675,6 +696,39 @@ impl Mm {
                 19 => flag(AreaFlags::WIPE_ON_FORK, false),
                 _ => {}
             }
+        }
+        if covered { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+
+    /// `MADV_REMOVE`: punches holes into what is mapped. EINVAL where that is no file or locked, EACCES where it can't be written that way, EOPNOTSUPP where
+    /// the file has no holes, as shared anonymous memory has none here.
+    fn remove_pages(&self, addr: u64, end: u64) -> Result<(), Errno> {
+        const PUNCH_HOLE_KEEP_SIZE: u32 = 3;
+        let areas = self.areas.lock();
+        let covered = areas.covers(addr, end);
+        let within = areas.within(addr, end);
+        // The file has its mappings taken away, for which this lock is wanted.
+        drop(areas);
+        for (start, area) in within {
+            if area.flags.contains(AreaFlags::LOCKED) {
+                return Err(Errno::EINVAL);
+            }
+            let Some((file, at)) = &area.file else {
+                return Err(if area.shared() {
+                    Errno::EOPNOTSUPP
+                } else {
+                    Errno::EINVAL
+                });
+            };
+            if !area.shared() || area.flags.contains(AreaFlags::NO_WRITE) {
+                return Err(Errno::EACCES);
+            }
+            let signed = |value: u64| i64::try_from(value).map_err(|_| Errno::EINVAL);
+            file.fallocate(
+                PUNCH_HOLE_KEEP_SIZE,
+                signed(*at)?,
+                signed(area.end - start)?,
+            )?;
         }
         if covered { Ok(()) } else { Err(Errno::ENOMEM) }
     }

@@ -85,6 +85,15 @@ pub struct Layout {
     pub mmap_base: u64,
 }
 
+/// The program that an address space runs.
+#[derive(Clone)]
+pub struct Exe {
+    /// Where it is.
+    pub place: crate::vfs::Location,
+    /// That it can't be written meanwhile.
+    pub running: Arc<crate::vfs::Use>,
+}
+
 /// An address space.
 pub struct Mm {
     /// Itself, for who has to tell it of pages that go.
@@ -100,7 +109,7 @@ pub struct Mm {
     /// See `limit_as`.
     pub limit_stack: AtomicU64,
     /// The program, for `/proc/PID/exe`.
-    exe: Mutex<Option<crate::vfs::Location>, Leaf>,
+    exe: Mutex<Option<Exe>, Leaf>,
     /// How many processes use it.
     users: AtomicU32,
     /// Which program is in it: counts exec(2) in place. Held, shared, while somebody who was let into one program's memory moves bytes.
@@ -146,6 +155,7 @@ impl Mm {
         let areas = self.areas.lock();
         let child = areas.fork();
         let (space, thread) = self.space.fork(start, &child.1)?;
+        let exe = self.exe.lock().clone();
         let mm = Arc::new_cyclic(|this| Mm {
             this: Weak::clone(this),
             host: Arc::clone(&self.host),
@@ -155,7 +165,7 @@ impl Mm {
             limit_as: AtomicU64::new(self.limit_as.load(Ordering::Relaxed)),
             limit_data: AtomicU64::new(self.limit_data.load(Ordering::Relaxed)),
             limit_stack: AtomicU64::new(self.limit_stack.load(Ordering::Relaxed)),
-            exe: Mutex::new(self.exe()),
+            exe: Mutex::new(exe),
             users: AtomicU32::new(1),
             program: RwLock::new(0),
             patches: Mutex::new(self.patches.lock().clone()),
@@ -224,11 +234,12 @@ impl Mm {
 
     /// The program's file.
     pub fn exe(&self) -> Option<crate::vfs::Location> {
-        self.exe.lock().clone()
+        let exe = self.exe.lock();
+        exe.as_ref().map(|exe| exe.place.clone())
     }
 
     /// Sets the program's file.
-    pub fn set_exe(&self, exe: Option<crate::vfs::Location>) {
+    pub fn set_exe(&self, exe: Option<Exe>) {
         let old = core::mem::replace(&mut *self.exe.lock(), exe);
         drop(old);
     }

@@ -7,6 +7,7 @@ use abi::signal::{SI_KERNEL, SI_USER, SigInfo, Signal};
 use abi::{Errno, UserPtr};
 
 use super::decode::Fd;
+use super::message;
 use super::table::rows;
 use crate::fs::signalfd;
 use crate::io::{Sink, Source};
@@ -174,12 +175,24 @@ pub(super) fn segments(mm: &Mm, from: UserPtr<Iovec>, count: usize) -> Result<Ve
     Ok(segments)
 }
 
-fn read_segments(task: &Arc<Task>, fd: Fd, segments: &[Iovec], how: How) -> Step {
+fn read_segments(
+    task: &Arc<Task>,
+    fd: Fd,
+    segments: &[Iovec],
+    how: How,
+    state: &mut CallState,
+) -> Step {
     let (file, waits) =
         match get(task, fd).and_then(|file| how.waits(&file).map(|waits| (file, waits))) {
             Ok(found) => found,
             Err(error) => return Step::Done(Err(error)),
         };
+    if how.at.is_none() && crate::net::of(&file).is_ok() {
+        if segments.iter().all(|segment| segment.len == 0) {
+            return Step::Done(Ok(0));
+        }
+        return message::read(task, fd, segments, waits, state);
+    }
     let mm = task.mm();
     let mut sink = Sink::guest(mm.as_ref(), segments);
     if let (Some(signals), None) = (signalfd::of(&file), how.at) {
@@ -252,6 +265,9 @@ fn write_some(
             Ok(found) => found,
             Err(error) => return Some(Step::Done(Err(error))),
         };
+    if how.at.is_none() && crate::net::of(&file).is_ok() {
+        return Some(message::write(task, fd, segments, waits, state));
+    }
     let cut = match limited(task, &file, segments, how) {
         Ok(cut) => cut,
         Err(error) => return Some(Step::Done(Err(error))),
@@ -314,16 +330,16 @@ pub(super) fn skip(segments: &[Iovec], done: usize) -> Vec<Iovec> {
     rest
 }
 
-fn read(task: &Arc<Task>, fd: Fd, to: u64, len: usize) -> Step {
-    read_segments(task, fd, &one(to, len), How::default())
+fn read(task: &Arc<Task>, fd: Fd, to: u64, len: usize, state: &mut CallState) -> Step {
+    read_segments(task, fd, &one(to, len), How::default(), state)
 }
 
 fn write(task: &Arc<Task>, fd: Fd, from: u64, len: usize, state: &mut CallState) -> Step {
     write_segments(task, fd, &one(from, len), How::default(), state)
 }
 
-fn pread64(task: &Arc<Task>, fd: Fd, to: u64, len: usize, at: i64) -> Step {
-    read_segments(task, fd, &one(to, len), How::at(at))
+fn pread64(task: &Arc<Task>, fd: Fd, to: u64, len: usize, at: i64, state: &mut CallState) -> Step {
+    read_segments(task, fd, &one(to, len), How::at(at), state)
 }
 
 fn pwrite64(
@@ -343,9 +359,10 @@ pub(super) fn read_vector(
     vector: UserPtr<Iovec>,
     count: usize,
     how: How,
+    state: &mut CallState,
 ) -> Step {
     match segments(&task.mm(), vector, count) {
-        Ok(segments) => read_segments(task, fd, &segments, how),
+        Ok(segments) => read_segments(task, fd, &segments, how, state),
         Err(error) => Step::Done(Err(error)),
     }
 }
@@ -364,8 +381,14 @@ pub(super) fn write_vector(
     }
 }
 
-fn readv(task: &Arc<Task>, fd: Fd, vector: UserPtr<Iovec>, count: usize) -> Step {
-    read_vector(task, fd, vector, count, How::default())
+fn readv(
+    task: &Arc<Task>,
+    fd: Fd,
+    vector: UserPtr<Iovec>,
+    count: usize,
+    state: &mut CallState,
+) -> Step {
+    read_vector(task, fd, vector, count, How::default(), state)
 }
 
 fn writev(
@@ -378,8 +401,15 @@ fn writev(
     write_vector(task, fd, vector, count, How::default(), state)
 }
 
-fn preadv(task: &Arc<Task>, fd: Fd, vector: UserPtr<Iovec>, count: usize, at: i64) -> Step {
-    read_vector(task, fd, vector, count, How::at(at))
+fn preadv(
+    task: &Arc<Task>,
+    fd: Fd,
+    vector: UserPtr<Iovec>,
+    count: usize,
+    at: i64,
+    state: &mut CallState,
+) -> Step {
+    read_vector(task, fd, vector, count, How::at(at), state)
 }
 
 fn pwritev(
@@ -393,6 +423,7 @@ fn pwritev(
     write_vector(task, fd, vector, count, How::at(at), state)
 }
 
+#[allow(clippy::too_many_arguments, reason = "the call has six")]
 fn preadv2(
     task: &Arc<Task>,
     fd: Fd,
@@ -401,9 +432,10 @@ fn preadv2(
     at: i64,
     _high: u64,
     flags: u32,
+    state: &mut CallState,
 ) -> Step {
     match How::flagged(at, flags) {
-        Ok(how) if !how.has(How::APPEND) => read_vector(task, fd, vector, count, how),
+        Ok(how) if !how.has(How::APPEND) => read_vector(task, fd, vector, count, how, state),
         Ok(_) => Step::Done(Err(Errno::EOPNOTSUPP)),
         Err(error) => Step::Done(Err(error)),
     }

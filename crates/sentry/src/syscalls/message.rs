@@ -462,6 +462,50 @@ fn buffer(addr: u64, len: usize) -> [Iovec; 1] {
     }]
 }
 
+/// read(2) and its kin of a socket: as recvmsg(2) of the bytes alone. `waits` says whether it may.
+pub(super) fn read(
+    task: &Arc<Task>,
+    fd: Fd,
+    segments: &[Iovec],
+    waits: bool,
+    state: &mut CallState,
+) -> Step {
+    let flags = plain(waits);
+    let header = &mut Msghdr::default();
+    or_error(receive_one(
+        task,
+        fd,
+        header,
+        segments,
+        flags,
+        state,
+        &|_| Ok(()),
+    ))
+}
+
+/// write(2) and its kin of a socket: as sendmsg(2) of the bytes alone. `waits` says whether it may.
+pub(super) fn write(
+    task: &Arc<Task>,
+    fd: Fd,
+    segments: &[Iovec],
+    waits: bool,
+    state: &mut CallState,
+) -> Step {
+    let flags = plain(waits);
+    or_error(send_one(
+        task,
+        fd,
+        &Msghdr::default(),
+        segments,
+        flags,
+        state,
+    ))
+}
+
+fn plain(waits: bool) -> u32 {
+    if waits { 0 } else { MsgFlags::DONTWAIT.bits() }
+}
+
 pub(super) fn sendto(
     task: &Arc<Task>,
     fd: Fd,

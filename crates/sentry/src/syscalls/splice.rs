@@ -433,6 +433,6 @@ fn vmsplice(
     if file.writable() {
         write_vector(task, fd, vector, count, how, state)
     } else {
-        read_vector(task, fd, vector, count, how)
+        read_vector(task, fd, vector, count, how, state)
     }
 }

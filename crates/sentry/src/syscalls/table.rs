@@ -112,7 +112,7 @@ rows! {
     mprotect => partial (memory::mprotect) ("no PROT_GROWSDOWN");
     mremap => full (memory::mremap);
     brk => full (memory::brk);
-    madvise => partial (memory::madvise) ("MADV_REMOVE is refused, hints have no effect");
+    madvise => partial (memory::madvise) ("MADV_REMOVE is refused for shared anonymous memory, hints have no effect");
     mincore => full (memory::mincore);
     msync => full (memory::msync);
     mlock => partial (memory::mlock) ("nothing is ever paged out by the sentry; the host may");

@@ -9,10 +9,10 @@ use platform::{Regs, Start};
 
 use super::call::{OnSignal, Step, Wait};
 use super::{Resource, Task};
-use crate::mm::Mm;
 use crate::mm::loader::Program;
+use crate::mm::{Exe, Mm};
 use crate::sync::EventMask;
-use crate::vfs::{OpenFile, PathCx};
+use crate::vfs::{OpenFile, PathCx, Use};
 
 /// A request of execve(2) or execveat(2).
 pub struct ExecRequest {
@@ -30,34 +30,11 @@ impl Task {
     /// Replaces the program. Errors leave the old one as it was; past the point of no return a failure ends the process by SIGKILL, as
     /// Linux does.
     pub fn exec(self: &Arc<Self>, request: ExecRequest) -> Step {
-        // Other threads end first: they look at this at their boundary.
-        let creds = self.creds();
-        let fs = self.fs();
-        let open = |path: &[u8]| {
-            let context = PathCx {
-                fs: &fs,
-                creds: &creds,
-                dirfd: None,
-            };
-            self.vfs()
-                .open_exec(&context, path, abi::fs::AtFlags::empty())
-        };
-        let name = request
-            .path
-            .rsplit(|byte| *byte == b'/')
-            .next()
-            .unwrap_or_default()
-            .to_vec();
-        let program = match Program::read(
-            &request.path,
-            request.file,
-            request.args,
-            request.env,
-            &open,
-        ) {
-            Ok(program) => program,
+        let (program, name, running) = match self.read_program(request) {
+            Ok(read) => read,
             Err(error) => return Step::Done(Err(error)),
         };
+        // Other threads end first: they look at this at their boundary.
         if !self.alone() {
             for task in self.process.threads() {
                 if task.tid() != self.tid() {
@@ -71,7 +48,7 @@ impl Task {
                 );
             }
         }
-        match self.replace(&program, &name) {
+        match self.replace(&program, &name, running) {
             Ok(step) => step,
             Err(_) => {
                 self.process.end(super::ExitStatus::Signal(
@@ -83,12 +60,36 @@ impl Task {
         }
     }
 
+    /// Opens what is to be run, with its interpreters: the program, what the task is called then, and that the program can't be written from now on.
+    fn read_program(&self, request: ExecRequest) -> Result<(Program, Vec<u8>, Use), Errno> {
+        let (creds, fs, vfs) = (self.creds(), self.fs(), self.vfs());
+        let open = |path: &[u8]| {
+            let context = PathCx {
+                fs: &fs,
+                creds: &creds,
+                dirfd: None,
+            };
+            vfs.open_exec(&context, path, abi::fs::AtFlags::empty())
+        };
+        let path = &request.path;
+        let name = path.rsplit(|byte| *byte == b'/').next();
+        let name = name.unwrap_or_default().to_vec();
+        let program = Program::read(path, request.file, request.args, request.env, &open)?;
+        let running = vfs.uses().run(program.file.inode().key())?;
+        Ok((program, name, running))
+    }
+
     fn alone(&self) -> bool {
         self.process.threads.lock().len() == 1
     }
 
     /// Past the point of no return.
-    fn replace(self: &Arc<Self>, program: &Program, name: &[u8]) -> Result<Step, Errno> {
+    fn replace(
+        self: &Arc<Self>,
+        program: &Program,
+        name: &[u8],
+        running: Use,
+    ) -> Result<Step, Errno> {
         let kernel = &self.kernel;
         self.take_leadership();
         let old = self.mm();
@@ -121,7 +122,7 @@ impl Task {
             .exec((attrs.mode, attrs.uid, attrs.gid), honour);
         let entry = program.load(&mm, &creds, secure)?;
         self.set_creds(creds);
-        mm.set_exe(program.file.location().cloned());
+        mm.set_exe(exe(program, running));
 
         // Everything that does not outlive a program.
         self.process.delete_timers();
@@ -207,33 +208,11 @@ impl Task {
 
     /// Starts the first program of the sandbox. The error says what could not be run.
     pub(crate) fn start_first(self: &Arc<Self>, request: ExecRequest) -> Result<(), Errno> {
+        let (program, name, running) = self.read_program(request)?;
         let creds = self.creds();
-        let fs = self.fs();
-        let open = |path: &[u8]| {
-            let context = PathCx {
-                fs: &fs,
-                creds: &creds,
-                dirfd: None,
-            };
-            self.vfs()
-                .open_exec(&context, path, abi::fs::AtFlags::empty())
-        };
-        let name = request
-            .path
-            .rsplit(|byte| *byte == b'/')
-            .next()
-            .unwrap_or_default()
-            .to_vec();
-        let program = Program::read(
-            &request.path,
-            request.file,
-            request.args,
-            request.env,
-            &open,
-        )?;
         let mm = self.mm();
         let entry = program.load(&mm, &creds, false)?;
-        mm.set_exe(program.file.location().cloned());
+        mm.set_exe(exe(&program, running));
         self.set_name(&name);
         self.process.execed.store(true, Ordering::Relaxed);
         self.set_mask(SigSet::EMPTY);
@@ -252,4 +231,12 @@ impl Task {
         self.attach(thread);
         Ok(())
     }
+}
+
+/// What an address space keeps of its program; `None` for one without a place.
+fn exe(program: &Program, running: Use) -> Option<Exe> {
+    Some(Exe {
+        place: program.file.location()?.clone(),
+        running: Arc::new(running),
+    })
 }

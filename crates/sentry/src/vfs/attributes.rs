@@ -204,6 +204,7 @@ impl Vfs {
         } else {
             permission::without_setid(owner.mode)
         };
+        let _writes = self.uses().write(place.inode().key())?;
         place.inode().set_attrs(&SetAttrs {
             size: Some(size),
             perm,

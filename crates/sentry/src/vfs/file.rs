@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use super::dentry::Location;
 use super::inode::{Attrs, Inode, SetAttrs, new_id};
+use super::uses::Use;
 use crate::fs::host::HostFile;
 use crate::io::{GuestMemory, Sink, Source};
 use crate::mm::memory_file::{SharedObject, Window};
@@ -229,6 +230,8 @@ pub struct OpenFile {
     location: Option<Location>,
     ops: Arc<dyn FileOps>,
     strips: AtomicBool,
+    /// It writes a file that others can't run meanwhile.
+    _writes: Option<Use>,
     extra: Mutex<Extra, Leaf>,
 }
 
@@ -260,7 +263,18 @@ impl OpenFile {
         ops: Arc<dyn FileOps>,
         flags: OpenFlags,
     ) -> Arc<OpenFile> {
-        OpenFile::make(Some(location), inode, ops, flags)
+        OpenFile::make(Some(location), inode, ops, flags, None)
+    }
+
+    /// A description of a file that it was opened to write.
+    pub(super) fn writing(
+        location: Location,
+        inode: Arc<dyn Inode>,
+        ops: Arc<dyn FileOps>,
+        flags: OpenFlags,
+        writes: Option<Use>,
+    ) -> Arc<OpenFile> {
+        OpenFile::make(Some(location), inode, ops, flags, writes)
     }
 
     /// A description of a file without a place: a pipe, a socket, an eventfd. See [`super::anon::AnonInode`].
@@ -269,7 +283,7 @@ impl OpenFile {
         ops: Arc<dyn FileOps>,
         flags: OpenFlags,
     ) -> Arc<OpenFile> {
-        OpenFile::make(None, inode, ops, flags)
+        OpenFile::make(None, inode, ops, flags, None)
     }
 
     fn make(
@@ -277,6 +291,7 @@ impl OpenFile {
         inode: Arc<dyn Inode>,
         ops: Arc<dyn FileOps>,
         flags: OpenFlags,
+        writes: Option<Use>,
     ) -> Arc<OpenFile> {
         Arc::new(OpenFile {
             id: new_id(),
@@ -287,6 +302,7 @@ impl OpenFile {
             location,
             ops,
             strips: AtomicBool::new(false),
+            _writes: writes,
             extra: Mutex::new(Extra::default()),
         })
     }

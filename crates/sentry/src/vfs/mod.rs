@@ -4,7 +4,7 @@
 //! Paths are walked from dentry to dentry through a bounded cache. Nothing waits: see [`OpenFile`].
 //!
 //! Lock classes: `MountTable`, `RenameLock`, `InodeOp`, `DentryChildren`, `FileLocks`, `FdTable`, `FsContext`, `Leaf`.
-//! Not done: ETXTBSY, POSIX ACLs, mount propagation, quotas.
+//! Not done: POSIX ACLs, mount propagation, quotas.
 
 pub mod anon;
 mod attributes;
@@ -20,6 +20,7 @@ mod open;
 mod permission;
 #[cfg(test)]
 pub(crate) mod tests;
+mod uses;
 mod walk;
 
 use std::collections::HashMap;
@@ -47,6 +48,7 @@ pub use inode::{
 };
 pub use mount::{Mount, MountTable};
 pub use open::CharDevice;
+pub use uses::{Use, Uses};
 
 /// How many names the cache of a namespace keeps that nobody uses.
 const NAMES_KEPT: usize = 8192;
@@ -66,6 +68,7 @@ pub struct Vfs {
     mounts: MountTable,
     cache: DentryCache,
     renames: Mutex<(), RenameLock>,
+    uses: Arc<Uses>,
     fifos: Mutex<HashMap<InodeKey, Weak<Pipe>>, Leaf>,
     devices: Mutex<HashMap<u64, Arc<dyn CharDevice>>, Leaf>,
     /// Where files are placed that have no place, when a link of procfs leads to them.
@@ -79,6 +82,7 @@ impl Vfs {
             mounts: MountTable::new(root),
             cache: DentryCache::new(NAMES_KEPT),
             renames: Mutex::new(()),
+            uses: Arc::default(),
             fifos: Mutex::default(),
             devices: Mutex::default(),
             placeless: Mount::hidden(pseudo::PseudoFs::empty("anon_inodefs")),
@@ -88,6 +92,11 @@ impl Vfs {
     /// The mounts.
     pub fn mounts(&self) -> &MountTable {
         &self.mounts
+    }
+
+    /// Which of its files are being written or run.
+    pub fn uses(&self) -> &Arc<Uses> {
+        &self.uses
     }
 
     /// The root, or what is mounted on it.

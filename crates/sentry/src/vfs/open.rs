@@ -64,7 +64,8 @@ impl Vfs {
         self.open_place(creds, place, flags, false)
     }
 
-    /// Opens a file that is to be run (execve(2)): EACCES unless it is a regular file with permission to run it, on a mount that allows it.
+    /// Opens a file that is to be run (execve(2)): EACCES unless it is a regular file with permission to run it, on a mount that allows it; ETXTBSY where
+    /// it is open for writing.
     /// With `at` an empty path means `dirfd` itself.
     pub fn open_exec(
         &self,
@@ -89,6 +90,8 @@ impl Vfs {
             return Err(Errno::EACCES);
         }
         permission::check(inode.owner()?, cx.creds, EXEC)?;
+        // Whoever runs it for long says so by itself.
+        drop(self.uses().run(inode.key())?);
         let ops = Arc::clone(inode).open(OpenFlags::empty(), cx.creds)?;
         let inode = Arc::clone(inode);
         Ok(OpenFile::new(place, inode, ops, OpenFlags::empty()))
@@ -284,6 +287,9 @@ impl Vfs {
         if writes && kind == FileType::Regular {
             place.mount.check_writable()?;
         }
+        let writing = (writes && kind == FileType::Regular)
+            .then(|| self.uses().write(inode.key()))
+            .transpose()?;
         let ops = match kind {
             FileType::Regular | FileType::Directory => {
                 let mut how = flags.difference(OpenFlags::CREAT | OpenFlags::EXCL);
@@ -301,7 +307,13 @@ impl Vfs {
         };
         let inode = Arc::clone(inode);
         let strips = kind == FileType::Regular && !creds.has(Cap::FSETID);
-        let file = OpenFile::new(place, inode, ops, flags.difference(OpenFlags::TMPFILE_ONLY));
+        let file = OpenFile::writing(
+            place,
+            inode,
+            ops,
+            flags.difference(OpenFlags::TMPFILE_ONLY),
+            writing,
+        );
         if strips {
             file.set_strips();
         }

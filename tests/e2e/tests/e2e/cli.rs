@@ -66,6 +66,60 @@ fn exit_codes_are_the_guest_s() {
 }
 
 #[test]
+fn a_trace_ends_with_what_was_counted() {
+    let script = "i=0; while [ $i -lt 20 ]; do /bin/true; kill -0 $$; i=$((i + 1)); done";
+    let finished = coffer_do(&["--strace", "--", "sh", "-c", script]);
+    assert_eq!(finished.code(), 0, "{finished:?}");
+    let lines: Vec<&str> = finished.stderr.lines().collect();
+    let [.., calls, answers] = lines[..] else {
+        panic!("{finished:?}")
+    };
+    let numbers = |line: &str| -> Vec<u64> {
+        let words = line.split(|letter: char| !letter.is_ascii_digit());
+        words.filter_map(|word| word.parse().ok()).collect()
+    };
+    let [
+        trapped,
+        patched,
+        sites,
+        _local,
+        faults,
+        _interrupts,
+        batches,
+    ] = numbers(calls)[..]
+    else {
+        panic!("{calls}")
+    };
+    let printed = lines.iter().filter(|line| line.contains("(")).count() as u64;
+    // A call that waits is printed twice, one that was interrupted or restarted counts twice.
+    let counted = trapped + patched;
+    assert!(
+        counted > 20 && printed >= counted / 2 && counted >= printed / 2,
+        "{calls}, {printed} printed"
+    );
+    assert!(patched == 0 || sites > 0, "{calls}");
+    assert!(faults < counted && batches > 20, "{calls}");
+    let [spun, slept, woken, _] = numbers(answers)[..] else {
+        panic!("{answers}")
+    };
+    assert!(spun + slept > 20 && woken <= counted, "{answers}");
+}
+
+/// The sentry's own lines go to standard error whatever the guest does with its own, and to nothing else.
+#[test]
+fn a_trace_does_not_depend_on_the_guest_s_descriptors() {
+    let script = "exec 2>&-; exec 3< /etc/passwd 4< /etc/group; readlink /proc/self/fd/3";
+    let finished = coffer_do(&["--strace", "--", "sh", "-c", script]);
+    assert_eq!(finished.stdout, "/etc/passwd\n");
+    assert!(finished.stderr.contains("exit_group(0)"), "{finished:?}");
+    // Both streams are one pipe.
+    let shell = "exec 2>&1; exec \"$0\" do --strace -- echo through";
+    let both = run(Command::new("sh").args(["-c", shell]).arg(coffer()));
+    assert!(both.stdout.contains("\nthrough\n"), "{both:?}");
+    assert!(both.stdout.contains("exit_group(0)"), "{both:?}");
+}
+
+#[test]
 fn failures_to_start_have_their_codes_and_a_line() {
     for (code, expected) in [("126", 126), ("127", 127)] {
         let finished = run(&mut evil(&["start-failed", code, "nope: not found"]));

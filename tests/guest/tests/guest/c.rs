@@ -31,6 +31,7 @@ programs! {
     proc_self
     processes
     signals
+    text_busy
     unix_sockets
     vdso
 }

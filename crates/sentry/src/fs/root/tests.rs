@@ -72,7 +72,8 @@ fn roots_have_what_they_should() {
         cpu: String::new(),
         strace: false,
     };
-    let built = build_root(&spec, &memory()).expect("builds");
+    let mut inherited = host::fd::Inherited::claim().expect("the one test that does");
+    let built = build_root(&spec, &memory(), &mut inherited).expect("builds");
     let world = World {
         fs: FsContext::new(built.vfs.root()),
         vfs: built.vfs,
