@@ -299,11 +299,10 @@ fn listen_to_launcher(kernel: &Kernel, container: &Container, control: BorrowedF
     };
     if let Some(Control::Signal(number) | Control::TerminalSignal(number)) = message
         && let Some(signal) = Signal::from_raw(u32::from(number))
+        && let Some(init) = container.init()
     {
-        if let Some(init) = container.init() {
-            // A first process that has just ended needs no signal.
-            let _ = init.send(SigInfo::new(signal, abi::signal::SI_KERNEL));
-        }
+        // A first process that has just ended needs no signal.
+        let _ = init.send(SigInfo::new(signal, abi::signal::SI_KERNEL));
     }
 }
 
