@@ -84,8 +84,6 @@ pub enum BootError {
 
 fn run(spec: &BootSpec, mut inherited: Inherited, control: &OwnedFd) -> Result<Control, BootError> {
     let failed = |what: &'static str| move |errno: Errno| BootError::Host(what, errno);
-    // The guest gets descriptor 2, and may close it.
-    host::log::keep_stderr();
     prepare(spec, control.as_fd())?;
     host::process::share_heap();
     let signals =
