@@ -139,6 +139,41 @@ static void *die_with_list(void *arg) {
     return NULL;
 }
 
+// Owners die just as others begin to wait: each death is seen once, and nobody waits for ever.
+static pthread_mutex_t contended;
+static int deaths;
+static void *dies(void *start) {
+    pthread_mutex_lock(&contended);
+    pthread_barrier_wait(start);
+    return NULL;
+}
+static void *wants(void *start) {
+    pthread_barrier_wait(start);
+    if (pthread_mutex_lock(&contended) == EOWNERDEAD) {
+        deaths++;
+        pthread_mutex_consistent(&contended);
+    }
+    pthread_mutex_unlock(&contended);
+    return NULL;
+}
+static void dying_owners(void) {
+    pthread_mutexattr_t attr;
+    pthread_mutexattr_init(&attr);
+    pthread_mutexattr_setrobust(&attr, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(&contended, &attr);
+    for (int round = 0; round < 200; round++) {
+        pthread_barrier_t start;
+        pthread_barrier_init(&start, NULL, 3);
+        pthread_t owner, others[2];
+        pthread_create(&owner, NULL, dies, &start);
+        for (int i = 0; i < 2; i++) pthread_create(&others[i], NULL, wants, &start);
+        pthread_join(owner, NULL);
+        for (int i = 0; i < 2; i++) pthread_join(others[i], NULL);
+        pthread_barrier_destroy(&start);
+    }
+    printf("deaths seen: %d\n", deaths);
+}
+
 static void robustness(void) {
     pthread_mutexattr_t attr;
     pthread_mutexattr_init(&attr);
@@ -238,6 +273,7 @@ int main(void) {
     SECTION(waking);
     SECTION(requeueing);
     SECTION(robustness);
+    SECTION(dying_owners);
     SECTION(sharing);
     SECTION(contention);
     return 0;

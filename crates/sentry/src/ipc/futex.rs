@@ -384,13 +384,13 @@ impl Futexes {
     }
 }
 
-/// A thread ends: the locks of its robust list (set_robust_list(2)) are marked, and one waiter each is woken.
-///
-/// The words are changed without an atomic operation of the thread's own: it runs no more, and who else changes such a word at that moment is waiting for it.
-pub fn release_robust(task: &Task, mm: &Mm) {
-    let head = task.robust_list.swap(0, Ordering::Relaxed);
+/// The words of a thread's robust list (set_robust_list(2)), in order, the one it was just taking or giving back last. Nothing where the list can't be read;
+/// as far as it can, else.
+fn robust_words(task: &Task, mm: &Mm) -> Vec<u64> {
+    let mut words = Vec::new();
+    let head = task.robust_list.load(Ordering::Relaxed);
     if head == 0 {
-        return;
+        return words;
     }
     let get = |addr: u64| mm.get::<u64>(UserPtr::new(addr));
     let (Ok(mut entry), Ok(offset), Ok(pending)) = (
@@ -398,34 +398,106 @@ pub fn release_robust(task: &Task, mm: &Mm) {
         get(head.wrapping_add(8)),
         get(head.wrapping_add(16)),
     ) else {
-        return;
+        return words;
     };
-    let release = |entry: u64| {
-        let word = (entry & !1).wrapping_add(offset);
-        if !word.is_multiple_of(4) {
-            return;
-        }
-        let Ok(value) = mm.get::<u32>(UserPtr::new(word)) else {
-            return;
-        };
-        if value & TID_MASK == task.tid() {
-            let new = value & WAITERS | OWNER_DIED;
-            if mm.put_now(UserPtr::new(word), &new).is_ok() && value & WAITERS != 0 {
-                task.kernel.futexes.wake(mm, word, 1, ANY);
-            }
-        }
-    };
+    let word = |entry: u64| (entry & !1).wrapping_add(offset);
     for _ in 0..ROBUST_LIST_LIMIT {
         if entry & !1 == head {
             break;
         }
-        let Ok(next) = get(entry & !1) else { return };
+        let Ok(next) = get(entry & !1) else {
+            return words;
+        };
         if entry != pending {
-            release(entry);
+            words.push(word(entry));
         }
         entry = next;
     }
     if pending & !1 != 0 {
-        release(pending);
+        words.push(word(pending));
+    }
+    words
+}
+
+/// What a word of a dead owner's becomes; `None` where the owner is another.
+fn released(value: u32, owner: u32) -> Option<u32> {
+    (value & TID_MASK == owner).then_some(value & WAITERS | OWNER_DIED)
+}
+
+/// exit(2): the locks of the thread's robust list are marked by the thread itself, with one atomic operation each, since others may be about to say that they wait; one
+/// waiter each is woken. `None` once all is done.
+pub fn release_own_robust(task: &Task, state: &mut CallState) -> Option<Step> {
+    let mm = task.mm();
+    let mut rest = match core::mem::take(state) {
+        CallState::Atomic {
+            addr,
+            found,
+            expected,
+            mut rest,
+        } => {
+            let found = found.flatten();
+            match found.and_then(|value| released(value, task.tid()).map(|new| (value, new))) {
+                Some((value, new)) if value != expected => {
+                    *state = CallState::Dying(rest);
+                    return Some(Step::Atomic {
+                        addr,
+                        old: value,
+                        new,
+                    });
+                }
+                done => {
+                    if done.is_some_and(|(value, _)| value & WAITERS != 0) {
+                        task.kernel.futexes.wake(&mm, addr, 1, ANY);
+                    }
+                    rest.pop();
+                }
+            }
+            rest
+        }
+        _ => {
+            let mut words = robust_words(task, &mm);
+            words.reverse();
+            words
+        }
+    };
+    while let Some(word) = rest.last().copied() {
+        let value = Some(word)
+            .filter(|word| word.is_multiple_of(4))
+            .and_then(|word| mm.get::<u32>(UserPtr::new(word)).ok());
+        if let Some((value, new)) =
+            value.and_then(|value| Some((value, released(value, task.tid())?)))
+        {
+            *state = CallState::Dying(rest);
+            return Some(Step::Atomic {
+                addr: word,
+                old: value,
+                new,
+            });
+        }
+        rest.pop();
+    }
+    task.robust_list.store(0, Ordering::Relaxed);
+    None
+}
+
+/// A thread ends that can't do it itself any more (its process was killed, or executes another program): as [`release_own_robust`], by the sentry.
+///
+/// The words are changed without an atomic operation of the thread's own: it runs no more, and who else changes such a word at that moment is waiting for it.
+pub fn release_robust(task: &Task, mm: &Mm) {
+    let words = robust_words(task, mm);
+    task.robust_list.store(0, Ordering::Relaxed);
+    for word in words {
+        if !word.is_multiple_of(4) {
+            continue;
+        }
+        let Ok(value) = mm.get::<u32>(UserPtr::new(word)) else {
+            continue;
+        };
+        if let Some(new) = released(value, task.tid())
+            && mm.put_now(UserPtr::new(word), &new).is_ok()
+            && value & WAITERS != 0
+        {
+            task.kernel.futexes.wake(mm, word, 1, ANY);
+        }
     }
 }

@@ -289,7 +289,10 @@ fn exec_request(
     })
 }
 
-pub(super) fn exit(task: &Arc<Task>, code: i32) -> Step {
+pub(super) fn exit(task: &Arc<Task>, code: i32, state: &mut CallState) -> Step {
+    if let Some(step) = crate::ipc::futex::release_own_robust(task, state) {
+        return step;
+    }
     task.exit((code & 0xff) as u8);
     Step::Gone
 }

@@ -127,7 +127,11 @@ pub enum CallState {
         found: Option<Option<u32>>,
         /// What was expected.
         expected: u32,
+        /// Words that are to be changed after this one, and this one, the last (a dying thread's robust list).
+        rest: Vec<u64>,
     },
+    /// Words that a dying thread is to change, the last first.
+    Dying(Vec<u64>),
     /// Messages and bytes of the next that were moved, and when it gives up (sockets).
     Transfer {
         /// Messages.

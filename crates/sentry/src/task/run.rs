@@ -435,10 +435,15 @@ impl Task {
                 Step::Gone => return,
                 Step::Atomic { addr, old, new } => {
                     call.unregister(&self.kernel);
+                    let rest = match core::mem::take(&mut call.state) {
+                        CallState::Atomic { rest, .. } | CallState::Dying(rest) => rest,
+                        _ => Vec::new(),
+                    };
                     call.state = CallState::Atomic {
                         addr,
                         found: None,
                         expected: old,
+                        rest,
                     };
                     self.run.keep(call);
                     self.run.set_guest();
