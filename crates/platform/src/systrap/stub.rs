@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use abi::Errno;
 use abi::nr::nr;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::{Backing, MemOp, Space, SpaceId, Start, Thread};
 
@@ -35,6 +36,8 @@ pub(crate) struct StubSpace {
     dead: AtomicBool,
     killed: AtomicBool,
     slots: Mutex<Slots>,
+    /// Where forks are copied by the sentry: held by who does that, and shared by who lets a thread run.
+    gate: Option<RwLock<()>>,
     weak: Weak<StubSpace>,
 }
 
@@ -43,6 +46,8 @@ struct Slots {
     next: u32,
     parked: Vec<Arc<StubThread>>,
     contexts: BTreeSet<u32>,
+    /// All threads, where there is a gate.
+    gated: Vec<Weak<StubThread>>,
 }
 
 /// An order to the helper.
@@ -84,7 +89,9 @@ impl StubSpace {
                 next: 0,
                 parked: Vec::new(),
                 contexts: BTreeSet::from([first]),
+                gated: Vec::new(),
             }),
+            gate: (!shared.host_mm.fork).then(RwLock::default),
             weak: weak.clone(),
             shared: Arc::clone(&shared),
         });
@@ -347,14 +354,48 @@ impl StubSpace {
             .last()
             .and_then(|tid| i32::try_from(*tid).ok())
             .unwrap_or(0);
-        Ok(Arc::new(StubThread::new(
+        let thread = Arc::new(StubThread::new(
             Arc::clone(shared),
             self.weak.clone(),
             self.pid,
             tid,
             context,
             address,
-        )))
+        ));
+        if self.gate.is_some() {
+            let mut slots = self.slots.lock();
+            slots.gated.retain(|thread| thread.strong_count() > 0);
+            slots.gated.push(Arc::downgrade(&thread));
+        }
+        Ok(thread)
+    }
+
+    /// Held while a thread is let run: then nobody copies the space.
+    pub(crate) fn enter_gate(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        // A thread that is started over comes here twice.
+        self.gate.as_ref().map(RwLock::read_recursive)
+    }
+
+    /// Waits until a thread has reported, which it is asked to do.
+    fn halt(&self, thread: &StubThread) -> Result<(), Errno> {
+        const STEP: Duration = Duration::from_micros(50);
+        let deadline = Instant::now() + Duration::from_nanos(HELPER_DEADLINE);
+        let mut asked = false;
+        while thread.runs() {
+            if !asked {
+                thread.interrupt();
+                asked = true;
+            }
+            if self.check_dead() {
+                return Err(Errno::ESRCH);
+            }
+            if Instant::now() > deadline {
+                self.kill();
+                return Err(Errno::ESRCH);
+            }
+            std::thread::sleep(STEP);
+        }
+        Ok(())
     }
 
     /// Takes a file that was sent to the zygote's socket: its number in the shared table. Only the zygote can be asked, since nothing
@@ -539,13 +580,31 @@ impl Space for StubSpace {
         vm::write(self.pid, addr, from)
     }
 
+    fn while_halted(&self, run: &mut dyn FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+        let gate = self.gate.as_ref().ok_or(Errno::ENOSYS)?;
+        let held = gate.write();
+        let threads: Vec<_> = (self.slots.lock().gated.iter())
+            .filter_map(Weak::upgrade)
+            .collect();
+        let done = threads
+            .iter()
+            .try_for_each(|thread| self.halt(thread))
+            .and_then(|()| run());
+        drop(held);
+        done
+    }
+
     fn fork(&self, start: &Start) -> Result<(Arc<dyn Space>, Arc<dyn Thread>), Errno> {
+        if !self.shared.host_mm.fork {
+            return Err(Errno::ENOSYS);
+        }
         let child = self.clone_stub()?;
         let thread = child.thread(start)?;
         Ok((child, thread))
     }
 
     fn thread(&self, start: &Start) -> Result<Arc<dyn Thread>, Errno> {
+        let _gate = self.enter_gate();
         let (slot, context) = {
             let mut slots = self.slots.lock();
             if let Some(parked) = slots.parked.pop() {

@@ -8,6 +8,7 @@
 
 mod anon_shared;
 mod area;
+mod copying;
 mod fault;
 pub mod loader;
 mod map;
@@ -144,9 +145,14 @@ impl Mm {
     /// A copy, with one thread in it that starts as told (fork(2)).
     pub fn fork(&self, start: &Start) -> Result<(Arc<Mm>, Arc<dyn Thread>), Errno> {
         let areas = self.areas.lock();
-        let (space, thread) = self.space.fork(start)?;
+        let copies = !self.host.platform.host_mm().fork;
+        let (space, thread) = if copies {
+            self.fork_by_copy(&areas, start)?
+        } else {
+            self.space.fork(start)?
+        };
         let child = areas.fork();
-        if !child.1.is_empty() {
+        if !copies && !child.1.is_empty() {
             space.apply(&child.1).map_err(|(_, error)| error)?;
         }
         let mm = Arc::new_cyclic(|this| Mm {

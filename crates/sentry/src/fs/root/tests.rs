@@ -71,6 +71,7 @@ fn roots_have_what_they_should() {
         },
         cpu: String::new(),
         strace: false,
+        host_mm: crate::spec::HostMm::default(),
     };
     let built = build_root(&spec, &memory()).expect("builds");
     let world = World {
