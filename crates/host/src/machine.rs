@@ -10,6 +10,11 @@ pub fn memory() -> u64 {
     info.totalram.saturating_mul(u64::from(info.mem_unit))
 }
 
+/// Whether there is anywhere to swap memory out to.
+pub fn swaps() -> bool {
+    rustix::system::sysinfo().totalswap > 0
+}
+
 /// How many CPUs this process may use.
 pub fn cpus() -> u32 {
     rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count().max(1))

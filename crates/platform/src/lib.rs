@@ -40,6 +40,32 @@ pub enum Backing {
     SharedMemory(u64),
 }
 
+/// Which features of the host's memory management may serve guest memory. What is off is refused by the stubs' filters, so that a fault in the host's
+/// code for it is out of a guest's reach, and whoever maps guest memory has to copy instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostMm {
+    /// Moving mappings: [`MemOp::Move`].
+    pub mremap: bool,
+    /// Transparent huge pages, and advice about them.
+    pub huge_pages: bool,
+    /// Private mappings of files: [`Backing::PrivateFile`] and [`Backing::PrivateMemory`].
+    pub private_files: bool,
+    /// Copies on write between a process and its fork: [`Space::fork`].
+    pub fork: bool,
+}
+
+impl Default for HostMm {
+    /// Everything.
+    fn default() -> HostMm {
+        HostMm {
+            mremap: true,
+            huge_pages: true,
+            private_files: true,
+            fork: true,
+        }
+    }
+}
+
 /// A file's number in the table that a container's stubs share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SharedFile(pub u32);
@@ -133,6 +159,9 @@ pub trait Platform: Send + Sync {
     /// Takes note of stubs that have ended: the sentry's main loop calls it on SIGCHLD. Returns the spaces that ended unasked.
     fn reap(&self) -> Vec<SpaceId>;
 
+    /// What of the host's memory management may be used.
+    fn host_mm(&self) -> HostMm;
+
     /// How the container's clocks differ from the host's.
     fn clocks(&self) -> Arc<ClockPage>;
 
@@ -201,8 +230,12 @@ pub trait Space: Send + Sync {
     /// Copies to guest memory; says how many bytes from the start could be written. Respects the protection.
     fn write(&self, addr: u64, from: &[u8]) -> Result<usize, Errno>;
 
-    /// A copy of this space (copy on write), which is changed by `ops` before its one thread starts.
+    /// A copy of this space (copy on write), which is changed by `ops` before its one thread starts. ENOSYS where [`HostMm::fork`] is off.
     fn fork(&self, start: &Start, ops: &[MemOp]) -> Result<Forked, Errno>;
+
+    /// Does something while no guest instruction of this space runs, where [`HostMm::fork`] is off: threads that run report first, and those that are answered
+    /// meanwhile wait. ESRCH where the space ends, or does not come to a halt in time, after which it ends.
+    fn while_halted(&self, run: &mut dyn FnMut() -> Result<(), Errno>) -> Result<(), Errno>;
 
     /// A new thread in this space, which goes on from `regs`.
     fn thread(&self, start: &Start) -> Result<Arc<dyn Thread>, Errno>;

@@ -42,6 +42,7 @@ fn main() {
         ];
         let memory = std::fs::File::open("/dev/null").expect("there is a null device");
         let systrap = Systrap::start(&Setup {
+            host_mm: platform::HostMm::default(),
             memory: memory.as_fd(),
             cgroups: &[],
             spin: true,

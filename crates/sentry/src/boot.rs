@@ -100,6 +100,12 @@ fn run(spec: &BootSpec, mut inherited: Inherited, control: &OwnedFd) -> Result<C
         memory: memory.as_fd(),
         cgroups: &joined,
         spin: spec.limits.cpus > 1,
+        host_mm: platform::HostMm {
+            mremap: spec.host_mm.mremap,
+            huge_pages: spec.host_mm.huge_pages,
+            private_files: spec.host_mm.private_files,
+            fork: spec.host_mm.cow,
+        },
     };
     let systrap = Systrap::start(&setup).map_err(failed("the zygote"))?;
     drop(joined);

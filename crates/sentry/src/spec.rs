@@ -35,6 +35,34 @@ pub struct BootSpec {
     pub cpu: String,
     /// Whether each call is printed, decoded, to the sentry's standard error.
     pub strace: bool,
+    /// What of the host's memory management serves guest memory.
+    pub host_mm: HostMm,
+}
+
+/// Features of the host's memory management: on, or emulated by copying and refused by the stubs' filters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostMm {
+    /// mremap(2).
+    pub mremap: bool,
+    /// Transparent huge pages.
+    pub huge_pages: bool,
+    /// Private mappings of files.
+    pub private_files: bool,
+    /// Copy on write between a process and its fork.
+    pub cow: bool,
+}
+
+impl Default for HostMm {
+    /// Everything.
+    fn default() -> HostMm {
+        HostMm {
+            mremap: true,
+            huge_pages: true,
+            private_files: true,
+            cow: true,
+        }
+    }
 }
 
 /// A host directory or file that is mounted in the sandbox.

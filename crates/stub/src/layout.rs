@@ -336,10 +336,14 @@ pub mod filters {
     pub const F0: u64 = 0x00;
     /// `sock_fprog` of F1.
     pub const F1: u64 = 0x10;
+    /// `sock_fprog` of F2, which forbids a guest's stub to be cloned; its length is 0 where that is allowed.
+    pub const F2: u64 = 0x20;
     /// Instructions of F0.
     pub const F0_CODE: u64 = 0x40;
     /// Instructions of F1.
     pub const F1_CODE: u64 = 0x1000;
+    /// Instructions of F2.
+    pub const F2_CODE: u64 = 0x1c00;
     /// The size of the pages.
     pub const LEN: u64 = 0x2000;
 }

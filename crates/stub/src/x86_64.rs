@@ -98,7 +98,7 @@ core::arch::global_asm!(
 // r10, r11: file and offset of the command page; r8, r9: file and offset of the area of slot 0.
 core::arch::global_asm!(
     ".section .text.helper, \"ax\"",
-    ".globl stub_helper_pages, stub_pages_after",
+    ".globl stub_helper_pages, stub_pages_call, stub_pages_after",
     "stub_helper_pages:",
     "mov rbx, r8",
     "mov rbp, r9",
@@ -116,6 +116,7 @@ core::arch::global_asm!(
     "xor r13d, r13d",
     "jmp stub_helper",
     // One instruction for all of these, so that the filter knows it.
+    "stub_pages_call:",
     "9: syscall",
     "stub_pages_after:",
     "jmp r12",
@@ -179,11 +180,22 @@ core::arch::global_asm!(
     "jnz 6b",
     "cmp edi, {PROCESS_FLAGS}",
     "jne stub_thread",
-    "mov r11, rdx",
+    // A new process takes filter F2 first, where there is one. r13 is free: the process begins with no batch done.
+    "mov r13, rdx",
+    "movabs rdx, {FILTERS} + {F2}",
+    "cmp word ptr [rdx], 0",
+    "je 9f",
+    "mov edi, 1", "xor esi, esi", "mov eax, 317", "lea r12, [rip + 2f]", "jmp stub_pages_call",
+    "2: test rax, rax",
+    "jz 9f",
+    // Without it the process must not go on: every signal is blocked, so this ends it.
+    "ud2",
+    "9: mov r11, r13",
     "jmp stub_helper_pages",
     SEQ = const command::SEQ, COUNT = const command::COUNT, ORDERS = const command::ORDERS, SIZE = const command::SIZE,
     STOP = const command::STOP, THREAD = const command::THREAD, FORK = const command::FORK,
     AREAS = const AREAS, RESULTS = const RESULTS, PROCESS_FLAGS = const command::PROCESS_FLAGS,
+    FILTERS = const FILTERS, F2 = const filters::F2,
     VALUES = const results::VALUES, DONE = const results::DONE, WAITING = const results::WAITING,
 );
 

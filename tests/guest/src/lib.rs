@@ -36,10 +36,22 @@ pub fn compile(name: &str, directory: &Path, more: &[&str]) -> PathBuf {
     program
 }
 
+/// Every feature of the host's memory management that can be switched off.
+pub const NO_HOST_MM: &str = "--host-mm=no-mremap,no-thp,no-private-files,no-cow";
+
 /// Starts a program in a sandbox.
 pub fn start_inside(program: &str, arguments: &[&str]) -> Running {
+    start_inside_with(&[], program, arguments)
+}
+
+fn start_inside_with(options: &[&str], program: &str, arguments: &[&str]) -> Running {
     let mut command = Command::new(e2e::coffer());
-    command.args(["do", "--", program]).args(arguments);
+    command.arg("do").args(options);
+    // More options, for the whole suite.
+    if let Ok(more) = std::env::var("COFFER_DO_OPTIONS") {
+        command.args(more.split_whitespace());
+    }
+    command.args(["--", program]).args(arguments);
     Running::start(command.env("LC_ALL", "C"))
 }
 
@@ -50,8 +62,13 @@ pub fn inside(program: &str, arguments: &[&str]) -> Finished {
 
 /// Runs a program both ways and compares.
 pub fn compare(program: &str, arguments: &[&str]) {
+    compare_with(&[], program, arguments);
+}
+
+/// Runs a program both ways, inside with more options, and compares.
+pub fn compare_with(options: &[&str], program: &str, arguments: &[&str]) {
     let native = finish(Command::new(program).args(arguments));
-    let inside = inside(program, arguments);
+    let inside = start_inside_with(options, program, arguments).finish_within(LIMIT);
     let (want, got) = (outcome(&native), outcome(&inside));
     assert!(
         want == got,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use sentry::spec::ExitStatus;
+use sentry::spec::{ExitStatus, HostMm};
 
 use super::complain;
 use crate::sandbox::{self, Config, Outcome, Volume};
@@ -42,12 +42,33 @@ pub(super) struct Do {
     /// How many processes and threads the sandbox may have
     #[arg(long, value_name = "N", default_value_t = DEFAULT_PIDS, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pids: u32,
+    /// Do without features of the host's memory management, by copying instead, should one of them have a hole: a comma between them; each costs
+    /// time and memory
+    #[arg(long, value_name = "FEATURE", value_delimiter = ',')]
+    host_mm: Vec<Without>,
     /// Print each of the program's system calls on standard error
     #[arg(long)]
     strace: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
+}
+
+/// A feature of the host's memory management that is not to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Without {
+    /// Mappings are moved by copying them
+    #[value(name = "no-mremap")]
+    Mremap,
+    /// No transparent huge pages
+    #[value(name = "no-thp")]
+    Thp,
+    /// Private mappings of files, programs among them, are read into memory
+    #[value(name = "no-private-files")]
+    PrivateFiles,
+    /// Forks copy the memory of a process at once
+    #[value(name = "no-cow")]
+    Cow,
 }
 
 /// Runs the program; the exit code to end with.
@@ -89,6 +110,12 @@ fn config(command: Do) -> anyhow::Result<Config> {
         memory: command.memory,
         pids: command.pids,
         strace: command.strace,
+        host_mm: HostMm {
+            mremap: !command.host_mm.contains(&Without::Mremap),
+            huge_pages: !command.host_mm.contains(&Without::Thp),
+            private_files: !command.host_mm.contains(&Without::PrivateFiles),
+            cow: !command.host_mm.contains(&Without::Cow),
+        },
     })
 }
 

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use anyhow::{Context, ensure};
 use host::caps::CapabilitySet;
 use sentry::BootSpec;
-use sentry::spec::{self, ExitStatus};
+use sentry::spec::{self, ExitStatus, HostMm};
 
 /// The host name that guests see.
 const HOSTNAME: &str = "coffer";
@@ -44,6 +44,8 @@ pub(crate) struct Config {
     pub(crate) pids: u32,
     /// Whether its system calls are printed.
     pub(crate) strace: bool,
+    /// What of the host's memory management serves it.
+    pub(crate) host_mm: HostMm,
 }
 
 /// A host directory or file to show in the sandbox.
@@ -71,6 +73,11 @@ pub(crate) fn run(config: Config) -> anyhow::Result<Outcome> {
     ensure!(
         host::caps::has(CapabilitySet::SYS_ADMIN),
         "sandboxes are made from detached mounts, which takes root (CAP_SYS_ADMIN)"
+    );
+    // Copies are made of what is resident.
+    ensure!(
+        (config.host_mm.cow && config.host_mm.mremap) || !host::machine::swaps(),
+        "--host-mm=no-cow and --host-mm=no-mremap copy what is in memory, and this host swaps: turn its swap off (swapoff -a)"
     );
     host::process::raise_file_limit(FILES);
     let watcher = watch::Watcher::new()?;
@@ -154,6 +161,7 @@ impl Handover {
             },
             cpu: cpu_text(),
             strace: config.strace,
+            host_mm: config.host_mm,
         };
         let text = serde_json::to_vec(&spec).context("the boot specification")?;
         let spec = host::memfd::sealed("coffer-spec", &text).context("the boot specification")?;

@@ -1,6 +1,7 @@
 //! The stubs' seccomp filters, as programs of classic BPF (seccomp(2)).
 //!
-//! F0 holds for every thread of a stub and bounds what the helper can be told to do. F1 is added by each guest thread before it runs guest code, and allows two
+//! F0 holds for every thread of a stub and bounds what the helper can be told to do; what of the host's memory management is switched off
+//! ([`HostMm`]), it refuses. F2 holds for all stubs but the zygote where forks by the host are off. F1 is added by each guest thread before it runs guest code, and allows two
 //! calls, each at its one instruction: a wait on the thread's own context (or a wake-up of the doorbell), and
 //! `rt_sigreturn`. Everything else raises SIGSYS, wherever the instruction stands.
 //!
@@ -8,6 +9,8 @@
 //! hence the small assembler at the end.
 
 use abi::nr::nr;
+
+use crate::HostMm;
 
 use super::labels;
 use super::layout::{self, command, file};
@@ -57,8 +60,24 @@ pub(crate) fn guest() -> Vec<Insn> {
     p.finish()
 }
 
+/// The filter of stubs that are not to be cloned; it adds to F0. Nothing where cloning them is allowed.
+pub(crate) fn no_forks(features: HostMm) -> Vec<Insn> {
+    let mut p = Program::default();
+    if features.fork {
+        return p.finish();
+    }
+    p.load(NR);
+    p.branch_eq(nr::clone, "clone");
+    p.allow();
+    p.label("clone");
+    p.load(low(0));
+    p.require_eq(lo32(command::THREAD_FLAGS));
+    p.allow();
+    p.finish()
+}
+
 /// The filter of all threads of a stub.
-pub(crate) fn helper() -> Vec<Insn> {
+pub(crate) fn helper(features: HostMm) -> Vec<Insn> {
     let mut p = Program::default();
     p.prologue();
     p.at(labels::STUB_FUTEX_AFTER, "futex");
@@ -88,6 +107,9 @@ pub(crate) fn helper() -> Vec<Insn> {
     p.load(NR);
     p.branch_eq(nr::mmap, "pages mmap");
     p.branch_eq(nr::madvise, "pages madvise");
+    if !features.fork {
+        p.branch_eq(nr::seccomp, "pages seccomp");
+    }
     p.require_eq(nr::mseal);
     p.argument(0, layout::COMMANDS);
     p.allow();
@@ -111,6 +133,14 @@ pub(crate) fn helper() -> Vec<Insn> {
     p.argument(2, 1);
     p.allow();
 
+    if !features.fork {
+        p.label("pages seccomp");
+        p.argument(0, 1);
+        p.argument(1, 0);
+        p.argument(2, layout::FILTERS + layout::filters::F2);
+        p.allow();
+    }
+
     // A new guest thread: its alternate stack, and F1.
     p.label("thread");
     p.load(NR);
@@ -129,7 +159,6 @@ pub(crate) fn helper() -> Vec<Insn> {
         (nr::mmap, "mmap"),
         (nr::munmap, "munmap"),
         (nr::mprotect, "mprotect"),
-        (nr::mremap, "mremap"),
         (nr::madvise, "madvise"),
         (nr::clone, "clone"),
         (nr::kill, "kill"),
@@ -141,6 +170,9 @@ pub(crate) fn helper() -> Vec<Insn> {
     ] {
         p.branch_eq(number, label);
     }
+    if features.mremap {
+        p.branch_eq(nr::mremap, "mremap");
+    }
     p.trap();
 
     p.label("mmap");
@@ -151,8 +183,12 @@ pub(crate) fn helper() -> Vec<Insn> {
     p.high_zero(3);
     p.load(low(3));
     // MAP_FIXED with PRIVATE or SHARED, ANONYMOUS, NORESERVE: never GROWSDOWN, LOCKED, HUGETLB, POPULATE.
-    for flags in [0x4032, 0x4012, 0x12, 0x11, 0x4011] {
+    for flags in [0x4032, 0x11, 0x4011] {
         p.branch_eq(flags, "allow 2");
+    }
+    if features.private_files {
+        p.branch_eq(0x4012, "allow 2");
+        p.branch_eq(0x12, "allow 2");
     }
     p.trap();
     p.label("allow 2");
@@ -179,14 +215,16 @@ pub(crate) fn helper() -> Vec<Insn> {
     p.at_most(2, 7);
     p.allow();
 
-    p.label("mremap");
-    p.range(0, 1);
-    p.range(0, 2);
-    p.range(4, 2);
-    p.high_zero(3);
-    p.load(low(3));
-    p.require_eq(3);
-    p.allow();
+    if features.mremap {
+        p.label("mremap");
+        p.range(0, 1);
+        p.range(0, 2);
+        p.range(4, 2);
+        p.high_zero(3);
+        p.load(low(3));
+        p.require_eq(3);
+        p.allow();
+    }
 
     p.label("madvise");
     p.load(high(0));
@@ -194,8 +232,11 @@ pub(crate) fn helper() -> Vec<Insn> {
     p.range(0, 1);
     p.load(low(2));
     // DONTNEED, FREE, HUGEPAGE, NOHUGEPAGE; never MERGEABLE.
-    for advice in [4, 8, 14, 15] {
+    for advice in [4, 8, 15] {
         p.branch_eq(advice, "allow 4");
+    }
+    if features.huge_pages {
+        p.branch_eq(14, "allow 4");
     }
     p.trap();
     p.label("madvise area");
@@ -431,7 +472,7 @@ impl Program {
 
 #[cfg(test)]
 mod tests {
-    use super::{ALLOW, Insn, TRAP, guest, helper, labels, layout};
+    use super::{ALLOW, HostMm, Insn, TRAP, command, guest, helper, labels, layout, no_forks};
     use abi::nr::nr;
 
     /// What the program says of a call, as the kernel's interpreter would.
@@ -538,9 +579,99 @@ mod tests {
 
     #[test]
     fn helpers_stay_below_the_stub() {
-        let program = helper();
-        assert!(program.len() < 4096);
-        let order = |number, args| run(&program, NATIVE, number, labels::STUB_ORDER_AFTER, args);
+        for switches in 0..16 {
+            let features = features(switches);
+            let end = layout::filters::F0_CODE + 8 * helper(features).len() as u64;
+            assert!(end <= layout::filters::F1_CODE);
+        }
+        for switches in 0..16 {
+            stay_below_the_stub(&helper(features(switches)));
+        }
+    }
+
+    fn features(switches: u32) -> HostMm {
+        HostMm {
+            mremap: switches & 1 == 0,
+            huge_pages: switches & 2 == 0,
+            private_files: switches & 4 == 0,
+            fork: switches & 8 == 0,
+        }
+    }
+
+    /// What is switched off is refused, alone; all else stays.
+    #[test]
+    fn switches_remove_calls() {
+        for switches in 0..16 {
+            let features = features(switches);
+            let program = helper(features);
+            let order =
+                |number, args| run(&program, NATIVE, number, labels::STUB_ORDER_AFTER, args);
+            for (number, args, on) in [
+                (
+                    nr::mremap,
+                    [0x1000, 0x1000, 0x2000, 3, 0x10000, 0],
+                    features.mremap,
+                ),
+                (
+                    nr::madvise,
+                    [0x1000, 0x1000, 14, 0, 0, 0],
+                    features.huge_pages,
+                ),
+                (nr::madvise, [0x1000, 0x1000, 15, 0, 0, 0], true),
+                (nr::madvise, [0x1000, 0x1000, 4, 0, 0, 0], true),
+                (
+                    nr::mmap,
+                    [0x1000, 0x1000, 3, 0x4012, 9, 0],
+                    features.private_files,
+                ),
+                (
+                    nr::mmap,
+                    [0x1000, 0x1000, 3, 0x12, 9, 0],
+                    features.private_files,
+                ),
+                (nr::mmap, [0x1000, 0x1000, 3, 0x11, 9, 0], true),
+                (nr::mmap, [0x1000, 0x1000, 3, 0x4032, u64::MAX, 0], true),
+                // The zygote's clones are its own affair; F2 is for those that come of it.
+                (nr::clone, [command::PROCESS_FLAGS, 0, 0, 0, 0, 0], true),
+            ] {
+                let says = order(number, args);
+                assert_eq!(says == ALLOW, on, "{features:?} {number} {args:x?}");
+            }
+            let stubs = no_forks(features);
+            assert_eq!(stubs.is_empty(), features.fork);
+            let own = [1, 0, layout::FILTERS + layout::filters::F2, 0, 0, 0];
+            let at_pages = |args| {
+                run(
+                    &program,
+                    NATIVE,
+                    nr::seccomp,
+                    labels::STUB_PAGES_AFTER,
+                    args,
+                )
+            };
+            assert_eq!(at_pages(own) == ALLOW, !features.fork);
+            assert_eq!(at_pages([1, 0, layout::FILTERS, 0, 0, 0]), TRAP);
+            if features.fork {
+                continue;
+            }
+            for number in 0..1000 {
+                for flags in [
+                    command::PROCESS_FLAGS,
+                    command::THREAD_FLAGS,
+                    0x11,
+                    command::THREAD_FLAGS ^ 0x100,
+                ] {
+                    let args = [flags, 0, 0, 0, 0, 0];
+                    let says = run(&stubs, NATIVE, number, labels::STUB_ORDER_AFTER, args);
+                    let clones = number == nr::clone && flags != command::THREAD_FLAGS;
+                    assert_eq!(says == TRAP, clones, "{number} {flags:#x}");
+                }
+            }
+        }
+    }
+
+    fn stay_below_the_stub(program: &[Insn]) {
+        let order = |number, args| run(program, NATIVE, number, labels::STUB_ORDER_AFTER, args);
         assert_eq!(
             order(nr::mmap, [0x1000, 0x1000, 3, 0x4032, u64::MAX, 0]),
             ALLOW
@@ -646,7 +777,7 @@ mod tests {
             );
         }
         for number in 0..1000 {
-            assert_eq!(run(&program, NATIVE, number, 0x40_0000, [0; 6]), TRAP);
+            assert_eq!(run(program, NATIVE, number, 0x40_0000, [0; 6]), TRAP);
         }
     }
 }

@@ -44,7 +44,7 @@ use std::sync::{Arc, Weak};
 use abi::Errno;
 use parking_lot::Mutex;
 
-use crate::{ContextId, Counters, Platform, SharedFile, Space, SpaceId};
+use crate::{ContextId, Counters, HostMm, Platform, SharedFile, Space, SpaceId};
 use area::SharedPages;
 use board::Board;
 use layout::{AREA, doorbell, filters, results, shared};
@@ -74,6 +74,8 @@ pub struct Setup<'a> {
     pub cgroups: &'a [BorrowedFd<'a>],
     /// Whether threads may spin while they wait: not so with fewer than two processors.
     pub spin: bool,
+    /// What of the host's memory management guest memory may use.
+    pub host_mm: HostMm,
 }
 
 /// The platform: a container's zygote, and the pages it shares with its stubs.
@@ -98,6 +100,7 @@ struct Shared {
     /// Stubs that nobody refers to any more, killed and not yet reaped.
     dying: Mutex<Vec<Dying>>,
     spin: u32,
+    host_mm: HostMm,
     counters: AtomicCounters,
     next_space: AtomicU64,
 }
@@ -163,7 +166,7 @@ impl Systrap {
         )?;
         let commands = SharedPages::map(commands_file.as_fd(), COMMAND_PAGES as usize * 4096)?;
         let pages = Arc::new(SharedPages::map(pages_file.as_fd(), shared::LEN)?);
-        write_filters(&pages);
+        write_filters(&pages, setup.host_mm);
         // From here on only the mappings just made can write to them.
         zygote::seal_future_writes(commands_file.as_fd())?;
         zygote::seal_future_writes(pages_file.as_fd())?;
@@ -177,6 +180,7 @@ impl Systrap {
             socket: theirs.as_fd(),
             shared: pages_file.as_fd(),
             cgroups: setup.cgroups,
+            huge_pages: setup.host_mm.huge_pages,
         })?;
         let shared = Arc::new(Shared {
             areas,
@@ -193,6 +197,7 @@ impl Systrap {
             spaces: Mutex::new(HashMap::new()),
             dying: Mutex::new(Vec::new()),
             spin: if setup.spin { SPIN } else { 0 },
+            host_mm: setup.host_mm,
             counters: AtomicCounters::default(),
             next_space: AtomicU64::new(1),
         });
@@ -224,11 +229,27 @@ fn host_vdso(zygote: i32, at: u64) -> Option<HostVdso> {
     symbols::find(&image, at)
 }
 
-/// Puts both filters where stubs find them.
-fn write_filters(pages: &SharedPages) {
-    for (program, head, code) in [
-        (filter::helper(), filters::F0, filters::F0_CODE),
-        (filter::guest(), filters::F1, filters::F1_CODE),
+/// Puts the filters where stubs find them.
+fn write_filters(pages: &SharedPages, features: HostMm) {
+    for (program, head, code, end) in [
+        (
+            filter::helper(features),
+            filters::F0,
+            filters::F0_CODE,
+            filters::F1_CODE,
+        ),
+        (
+            filter::guest(),
+            filters::F1,
+            filters::F1_CODE,
+            filters::F2_CODE,
+        ),
+        (
+            filter::no_forks(features),
+            filters::F2,
+            filters::F2_CODE,
+            filters::LEN,
+        ),
     ] {
         let base = shared::FILTERS;
         pages.set32(
@@ -241,15 +262,8 @@ fn write_filters(pages: &SharedPages) {
             pages.set32(at, word);
             pages.set32(at + 4, insn.k);
         }
-        let end = code + 8 * u64::try_from(program.len()).expect("small");
-        assert!(
-            end <= if head == filters::F0 {
-                filters::F1_CODE
-            } else {
-                filters::LEN
-            },
-            "filters fit in their page"
-        );
+        let len = 8 * u64::try_from(program.len()).expect("small");
+        assert!(code + len <= end, "filters fit in their places");
     }
 }
 
@@ -348,6 +362,10 @@ impl Platform for Systrap {
             .filter(|space| space.check_dead())
             .map(|space| space.id())
             .collect()
+    }
+
+    fn host_mm(&self) -> HostMm {
+        self.shared.host_mm
     }
 
     fn clocks(&self) -> Arc<ClockPage> {

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use abi::Errno;
 use abi::nr::nr;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::{Backing, Forked, MemOp, Space, SpaceId, Start, Thread};
 
@@ -39,6 +40,8 @@ pub(crate) struct StubSpace {
     defers: AtomicBool,
     deferred: Mutex<Vec<MemOp>>,
     slots: Mutex<Slots>,
+    /// Where forks are copied by the sentry: held by who does that, and shared by who lets a thread run.
+    gate: Option<RwLock<()>>,
     weak: Weak<StubSpace>,
 }
 
@@ -47,6 +50,8 @@ struct Slots {
     next: u32,
     parked: Vec<Arc<StubThread>>,
     contexts: BTreeSet<u32>,
+    /// All threads, where there is a gate.
+    gated: Vec<Weak<StubThread>>,
 }
 
 /// An order to the helper.
@@ -91,7 +96,9 @@ impl StubSpace {
                 next: 0,
                 parked: Vec::new(),
                 contexts: BTreeSet::from([first]),
+                gated: Vec::new(),
             }),
+            gate: (!shared.host_mm.fork).then(RwLock::default),
             weak: weak.clone(),
             shared: Arc::clone(&shared),
         });
@@ -334,14 +341,48 @@ impl StubSpace {
             .last()
             .and_then(|tid| i32::try_from(*tid).ok())
             .unwrap_or(0);
-        Arc::new(StubThread::new(
+        let thread = Arc::new(StubThread::new(
             Arc::clone(&self.shared),
             self.weak.clone(),
             self.pid,
             tid,
             context,
             address,
-        ))
+        ));
+        if self.gate.is_some() {
+            let mut slots = self.slots.lock();
+            slots.gated.retain(|thread| thread.strong_count() > 0);
+            slots.gated.push(Arc::downgrade(&thread));
+        }
+        thread
+    }
+
+    /// Held while a thread is let run: then nobody copies the space.
+    pub(crate) fn enter_gate(&self) -> Option<RwLockReadGuard<'_, ()>> {
+        // A thread that is started over comes here twice.
+        self.gate.as_ref().map(RwLock::read_recursive)
+    }
+
+    /// Waits until a thread has reported, which it is asked to do.
+    fn halt(&self, thread: &StubThread) -> Result<(), Errno> {
+        const STEP: Duration = Duration::from_micros(50);
+        let deadline = Instant::now() + Duration::from_nanos(HELPER_DEADLINE);
+        let mut asked = false;
+        while thread.runs() {
+            if !asked {
+                thread.interrupt();
+                asked = true;
+            }
+            if self.check_dead() {
+                return Err(Errno::ESRCH);
+            }
+            if Instant::now() > deadline {
+                self.kill();
+                return Err(Errno::ESRCH);
+            }
+            std::thread::sleep(STEP);
+        }
+        Ok(())
     }
 
     /// Takes a file that was sent to the zygote's socket: its number in the shared table. Only the zygote can be asked, since nothing
@@ -625,7 +666,24 @@ impl Space for StubSpace {
         vm::write(self.pid, addr, from)
     }
 
+    fn while_halted(&self, run: &mut dyn FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+        let gate = self.gate.as_ref().ok_or(Errno::ENOSYS)?;
+        let held = gate.write();
+        let threads: Vec<_> = (self.slots.lock().gated.iter())
+            .filter_map(Weak::upgrade)
+            .collect();
+        let done = threads
+            .iter()
+            .try_for_each(|thread| self.halt(thread))
+            .and_then(|()| run());
+        drop(held);
+        done
+    }
+
     fn fork(&self, start: &Start, ops: &[MemOp]) -> Result<Forked, Errno> {
+        if !self.shared.host_mm.fork {
+            return Err(Errno::ENOSYS);
+        }
         self.settle()?;
         if ops.len() as u64 + 2 > command::MOST {
             let child = self.clone_stub(None)?;
@@ -644,6 +702,7 @@ impl Space for StubSpace {
 
     fn thread(&self, start: &Start) -> Result<Arc<dyn Thread>, Errno> {
         self.settle()?;
+        let _gate = self.enter_gate();
         let (slot, context) = {
             let mut slots = self.slots.lock();
             if let Some(parked) = slots.parked.pop() {

@@ -35,6 +35,8 @@ pub(crate) struct StubThread {
     frame: AtomicU64,
     /// Processor time that the host thread used for guest threads before this one: nanoseconds.
     used_before: AtomicU64,
+    /// Whether its space is halted now and then.
+    gated: bool,
 }
 
 impl StubThread {
@@ -51,6 +53,7 @@ impl StubThread {
         let id = shared.board.id(context);
         StubThread {
             id,
+            gated: !shared.host_mm.fork,
             shared,
             space,
             pid,
@@ -89,8 +92,15 @@ impl StubThread {
         )
     }
 
+    /// Whether it runs, or is about to: it has been answered, and has not reported since.
+    pub(crate) fn runs(&self) -> bool {
+        self.shared.areas.load32(self.area + ctx::STATE) == state::GO
+    }
+
     /// Hands the answer over: from here on the thread runs.
     fn go(&self, what: u32) {
+        let space = self.gated.then(|| self.space.upgrade()).flatten();
+        let _gate = space.as_ref().and_then(|space| space.enter_gate());
         self.set32(ctx::REPLY, what);
         self.shared.areas.swap32(self.area + ctx::STATE, state::GO);
         self.shared.board.sent(&self.shared.areas, self.context);

@@ -25,6 +25,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) shared: BorrowedFd<'a>,
     /// `cgroup.procs` files to write 0 to.
     pub(crate) cgroups: &'a [BorrowedFd<'a>],
+    /// Whether the host may give it, and all that comes of it, huge pages.
+    pub(crate) huge_pages: bool,
 }
 
 fn last() -> Errno {
@@ -138,13 +140,13 @@ pub(crate) fn spawn(parts: &Parts<'_>) -> Result<i32, Errno> {
         return Err(last());
     }
     if pid == 0 {
-        child(&files, stub, parts.cgroups);
+        child(&files, stub, parts.cgroups, parts.huge_pages);
     }
     Ok(pid)
 }
 
-/// The child's part; ends in exec, or with exit code 1 to 9, which says where it failed.
-fn child(files: &[(i32, i32); 5], stub: i32, cgroups: &[BorrowedFd<'_>]) -> ! {
+/// The child's part; ends in exec, or with exit code 1 to 10, which says where it failed.
+fn child(files: &[(i32, i32); 5], stub: i32, cgroups: &[BorrowedFd<'_>], huge_pages: bool) -> ! {
     let fail = |code: i32| -> ! {
         // SAFETY: ends the process, with no handlers run.
         unsafe { libc::_exit(code) }
@@ -217,6 +219,10 @@ fn child(files: &[(i32, i32); 5], stub: i32, cgroups: &[BorrowedFd<'_>]) -> ! {
     // SAFETY: no memory is involved.
     if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } < 0 {
         fail(7);
+    }
+    // SAFETY: no memory is involved. It holds over exec, and for whatever is cloned.
+    if !huge_pages && unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) } < 0 {
+        fail(10);
     }
     // SAFETY: no memory is involved; fails only where there is nothing to clear.
     unsafe {

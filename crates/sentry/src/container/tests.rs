@@ -9,8 +9,8 @@ use abi::Errno;
 use abi::cap::CapSet;
 use abi::fs::{FileType, MountFlags, ResolveFlags};
 use platform::{
-    ClockPage, ContextId, Counters, Forked, MemOp, Platform, SharedFile, Space, SpaceId, Start,
-    Thread,
+    ClockPage, ContextId, Counters, Forked, HostMm, MemOp, Platform, SharedFile, Space, SpaceId,
+    Start, Thread,
 };
 
 use super::{Container, INIT, Parts};
@@ -62,6 +62,9 @@ impl Platform for Idle {
     fn counters(&self) -> Counters {
         Counters::default()
     }
+    fn host_mm(&self) -> HostMm {
+        HostMm::default()
+    }
     fn clocks(&self) -> Arc<ClockPage> {
         Arc::new(ClockPage::detached().expect("a page"))
     }
@@ -90,6 +93,9 @@ impl Space for Empty {
         Ok(())
     }
     fn hurry(&self) {}
+    fn while_halted(&self, _: &mut dyn FnMut() -> Result<(), Errno>) -> Result<(), Errno> {
+        Err(Errno::ENOSYS)
+    }
     fn is_busy(&self) -> bool {
         false
     }

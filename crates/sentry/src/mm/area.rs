@@ -39,6 +39,8 @@ bitflags! {
         const LOCKED = 32;
         /// A shared mapping of a file that was opened without writing: it can't be made writable.
         const NO_WRITE = 64;
+        /// Private memory that was never accessible: it has no pages.
+        const BLANK = 128;
     }
 }
 

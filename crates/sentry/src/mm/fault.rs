@@ -85,6 +85,9 @@ impl Mm {
         else {
             return match area.mapping {
                 Mapping::PastEnd { .. } => self.look_again(areas, area, addr),
+                Mapping::Host { .. } if self.is_file_copy(area) => {
+                    self.touch_file_copy(&areas, addr)
+                }
                 // Private memory is the host's: that the access failed means it changed meanwhile; it is tried again.
                 _ => Fault::Served,
             };
@@ -121,6 +124,17 @@ impl Mm {
         match done {
             Ok(()) => Fault::Served,
             Err(_) => Fault::Signal(SigInfo::fault(Signal::SIGBUS, BUS_ADRERR, addr)),
+        }
+    }
+
+    /// The touch of a page of a file's copy.
+    fn touch_file_copy(&self, areas: &MutexGuard<'_, super::Areas, MmAreas>, addr: u64) -> Fault {
+        let page = page_down(addr);
+        match areas.within(page, page + PAGE).into_iter().next() {
+            Some((at, part)) if at == page && !self.fill_file_copy(page, &part) => {
+                Fault::Signal(SigInfo::fault(Signal::SIGBUS, BUS_ADRERR, addr))
+            }
+            _ => Fault::Served,
         }
     }
 

@@ -201,6 +201,10 @@ impl Mm {
             self.place(&areas, request.addr, len, flags.contains(MapFlags::LOW))
                 .ok_or(Errno::ENOMEM)?
         };
+        let mut area_flags = area_flags;
+        if request.prot.is_empty() && matches!(mapping, Mapping::Anonymous) {
+            area_flags |= AreaFlags::BLANK;
+        }
         let end = addr + len;
         let (mut replaced, mut replaced_data) = (0, 0);
         for (start, area) in areas.within(addr, end) {
@@ -273,6 +277,9 @@ impl Mm {
 
     /// Tells the host of a new area.
     pub(super) fn install(&self, start: u64, area: &Area) -> Result<(), Errno> {
+        if self.is_file_copy(area) {
+            return self.install_file_copy(start, area);
+        }
         let len = area.end - start;
         let prot = area.prot.bits();
         let held;
@@ -407,8 +414,17 @@ impl Mm {
                     prot: prot.bits(),
                 },
             };
-            self.space.apply(&[op]).map_err(|(_, error)| error)?;
-            areas.change(start, area.end, &mut |area| area.prot = prot);
+            match self.space.apply(&[op]) {
+                // A copy of a file has no pages past the file's end.
+                Err((_, Errno::ENOMEM)) if self.is_file_copy(&area) => {}
+                done => done.map_err(|(_, error)| error)?,
+            }
+            areas.change(start, area.end, &mut |area| {
+                area.prot = prot;
+                if !prot.is_empty() {
+                    area.flags.remove(AreaFlags::BLANK);
+                }
+            });
             covered = area.end;
         }
         if covered < end {
@@ -589,12 +605,17 @@ impl Mm {
         self.unpatch(old, old_end, true)?;
         self.unpatch(to, to + new_len, false)?;
         let ops = if moves_host {
-            let mut ops = vec![MemOp::Move {
-                old,
-                old_len,
-                new: to,
-                new_len: kept_len,
-            }];
+            let mut ops = Vec::new();
+            if self.moves_by_copy(&moved) {
+                self.move_by_copy(old, old_len, &moved, to, kept_len)?;
+            } else {
+                ops.push(MemOp::Move {
+                    old,
+                    old_len,
+                    new: to,
+                    new_len: kept_len,
+                });
+            }
             if kept_len < new_len {
                 ops.push(MemOp::Unmap {
                     addr: to + kept_len,
@@ -670,6 +691,7 @@ impl Mm {
             match advice {
                 DONTNEED if area.flags.contains(AreaFlags::LOCKED) => return Err(Errno::EINVAL),
                 FREE if !matches!(area.mapping, Mapping::Anonymous) => return Err(Errno::EINVAL),
+                DONTNEED if self.is_file_copy(&area) => self.renew(start, &area)?,
                 DONTNEED | FREE if in_host => {
                     self.space
                         .apply(&[MemOp::Advise {
@@ -680,6 +702,7 @@ impl Mm {
                         .map_err(|(_, error)| error)?;
                 }
                 // MADV_HUGEPAGE, MADV_NOHUGEPAGE: a hint, whatever the host makes of it.
+                14 if !self.host.platform.host_mm().huge_pages => {}
                 14 | 15 if in_host => {
                     let _ = self.space.apply(&[MemOp::Advise {
                         addr: start,
@@ -731,6 +754,16 @@ impl Mm {
             )?;
         }
         if covered { Ok(()) } else { Err(Errno::ENOMEM) }
+    }
+
+    /// Fills a copy of a file anew.
+    fn renew(&self, start: u64, area: &Area) -> Result<(), Errno> {
+        self.unpatch(start, area.end, false)?;
+        if let Mapping::Memory { object, offset, .. } = &area.mapping {
+            // Pages that can't be had read as zeros.
+            let _ = object.populate(*offset..offset + (area.end - start));
+        }
+        self.install(start, area)
     }
 
     /// mlock(2) and munlock(2), as far as the guest can see: nothing is ever paged out by the sentry.

@@ -8,6 +8,7 @@
 
 mod anon_shared;
 mod area;
+mod copying;
 mod fault;
 pub mod loader;
 mod map;
@@ -154,7 +155,11 @@ impl Mm {
     pub fn fork(&self, start: &Start) -> Result<(Arc<Mm>, Arc<dyn Thread>), Errno> {
         let areas = self.areas.lock();
         let child = areas.fork();
-        let (space, thread) = self.space.fork(start, &child.1)?;
+        let (space, thread) = if self.host.platform.host_mm().fork {
+            self.space.fork(start, &child.1)?
+        } else {
+            self.fork_by_copy(&areas, start)?
+        };
         let exe = self.exe.lock().clone();
         let mm = Arc::new_cyclic(|this| Mm {
             this: Weak::clone(this),

@@ -59,6 +59,30 @@ fn clocks_are_no_calls() {
     assert_eq!(calls.count(), 0, "{}", finished.stderr);
 }
 
+/// Memory by copying alone: what the host's memory management may not do, the sentry does.
+#[test]
+fn without_the_host_s_memory_management() {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("copying");
+    std::fs::create_dir_all(&directory).expect("a directory");
+    // A file's copy does not follow the file, as a private mapping does until it is written to: documented, and what copy_on_write looks at.
+    let followed = "--host-mm=no-mremap,no-thp,no-cow";
+    for (name, option) in [
+        ("copy_on_write", followed),
+        ("faults", guest::NO_HOST_MM),
+        ("memory", guest::NO_HOST_MM),
+        ("processes", guest::NO_HOST_MM),
+    ] {
+        let program = guest::compile(name, &directory, &[]);
+        guest::compare_with(&[option], &program.to_string_lossy(), &[]);
+    }
+    for switch in ["no-mremap", "no-thp", "no-private-files", "no-cow"] {
+        let option = format!("--host-mm={switch}");
+        let script =
+            "echo $(ls /usr/bin | wc -l) $(python3 -c 'import json; print(json.dumps([1]))')";
+        guest::compare_with(&[&option], "/bin/sh", &["-c", script]);
+    }
+}
+
 /// Programs that mean something inside alone, and what they print there.
 const INSIDE: &[&str] = &["hostile_stub"];
 

@@ -71,6 +71,7 @@ fn roots_have_what_they_should() {
         },
         cpu: String::new(),
         strace: false,
+        host_mm: crate::spec::HostMm::default(),
     };
     let mut inherited = host::fd::Inherited::claim().expect("the one test that does");
     let built = build_root(&spec, &memory(), &mut inherited).expect("builds");
