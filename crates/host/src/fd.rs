@@ -65,6 +65,21 @@ pub fn reopen(fd: BorrowedFd<'_>) -> Option<OwnedFd> {
     rustix::fs::open(path, flags, Mode::empty()).ok()
 }
 
+/// A regular file that is known by a handle (O_PATH), opened: for reading, and for writing as well where that is wanted and the file can be written. Anything
+/// else is given back as it is. Needs procfs.
+pub fn open_file(handle: OwnedFd, write: bool) -> Result<OwnedFd, Errno> {
+    let stat = rustix::fs::fstat(&handle).map_err(errno)?;
+    if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::RegularFile {
+        return Ok(handle);
+    }
+    let path = format!("/proc/self/fd/{}", handle.as_raw_fd());
+    let open = |mode: OFlags| rustix::fs::open(&path, mode | OFlags::CLOEXEC, Mode::empty());
+    if write && let Ok(file) = open(OFlags::RDWR) {
+        return Ok(file);
+    }
+    open(OFlags::RDONLY).map_err(errno)
+}
+
 /// Another descriptor of the same open file, close-on-exec, with a number of at least 3.
 pub fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(errno)

@@ -144,7 +144,13 @@ fn submount(mount: &MountEntry) -> Option<OwnedFd> {
     if mount_id(place.as_fd()).ok()? != mount.id {
         return None;
     }
-    detached(place.as_fd(), Access::ReadOnly).ok()
+    let tree = detached(place.as_fd(), Access::ReadOnly).ok()?;
+    opened(tree, Access::ReadOnly).ok()
+}
+
+/// A tree that is a single file is handed over open, since nobody can open it by a name from inside: for writing too where it may be written.
+fn opened(tree: OwnedFd, access: Access) -> Result<OwnedFd, abi::Errno> {
+    host::fd::open_file(tree, matches!(access, Access::ReadWrite))
 }
 
 /// The volume's tree (or single file).
@@ -159,7 +165,8 @@ pub(super) fn volume(volume: &Volume) -> anyhow::Result<OwnedFd> {
         format!("--volume {}:{target}", volume.source.display())
     };
     let place = open_place(&volume.source).with_context(name)?;
-    detached(place.as_fd(), access).with_context(name)
+    let tree = detached(place.as_fd(), access).with_context(name)?;
+    opened(tree, access).with_context(name)
 }
 
 #[cfg(test)]

@@ -88,3 +88,18 @@ fn a_volume_may_be_a_file() {
     assert_eq!(spec.volumes[0].target.as_bytes(), b"/etc/one");
     assert!(spec.volumes[0].read_only);
 }
+
+#[test]
+fn a_volume_of_a_file_is_read_and_written() {
+    let scratch = Scratch::new("file-through");
+    let file = scratch.0.join("one");
+    std::fs::write(&file, "text").expect("a file");
+    let script = "cat /mnt/one; (echo more > /mnt/one) 2>/dev/null && echo written";
+    for (mode, said, left) in [(":ro", "text", "text"), ("", "textwritten\n", "more\n")] {
+        let volume = format!("{}:/mnt/one{mode}", file.display());
+        let finished = run(Command::new(e2e::coffer())
+            .args(["do", "--volume", &volume, "--", "/bin/sh", "-c", script]));
+        assert_eq!(finished.stdout, said, "{finished:?}");
+        assert_eq!(std::fs::read_to_string(&file).expect("the file"), left);
+    }
+}
