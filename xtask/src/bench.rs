@@ -309,6 +309,18 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
+/// Asks a child to end, so that it can clean up; kills it where it does not within some seconds.
+fn stop(child: &mut Child) {
+    // One that has ended meanwhile is well enough, and one that does not listen is killed.
+    let _ = Command::new("kill")
+        .args(["-TERM", &child.id().to_string()])
+        .stderr(Stdio::null())
+        .status();
+    if within(child, Duration::from_secs(5)).is_err() {
+        end(child);
+    }
+}
+
 fn descendants(pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
     for thread in fs::read_dir(format!("/proc/{pid}/task"))
@@ -427,10 +439,20 @@ impl Cgroup {
     }
 }
 
+/// Removes a cgroup with those below it, which a runtime that was killed has left: whether it could.
+fn remove_group(group: &Path) -> bool {
+    for entry in fs::read_dir(group).into_iter().flatten().flatten() {
+        if entry.path().is_dir() {
+            remove_group(&entry.path());
+        }
+    }
+    fs::remove_dir(group).is_ok()
+}
+
 impl Drop for Cgroup {
     fn drop(&mut self) {
         for _ in 0..100 {
-            if fs::remove_dir(&self.0).is_ok() {
+            if remove_group(&self.0) {
                 return;
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -457,7 +479,7 @@ fn idle_memory(place: &Place, scratch: &Path) -> anyhow::Result<(f64, f64)> {
     std::thread::sleep(Duration::from_secs(2));
     let running = child.try_wait()?;
     let used = group.used();
-    end(&mut child);
+    stop(&mut child);
     ensure!(running.is_none(), "it ended by itself: {running:?}");
     used
 }
